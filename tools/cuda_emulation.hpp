@@ -177,6 +177,17 @@ T exchanged(int line, T value, unsigned mask) {
   return other;
 }
 
+// A bit for each lane of the warp that says so.
+inline unsigned bits_of(int line, bool value) {
+  const unsigned own = threadIdx.x, first = own / warp * warp;
+  block[own].given = value;
+  wait_at(of_warp(line));
+  unsigned bits = 0;
+  for (unsigned lane = 0; lane < warp; lane++) bits |= (unsigned)(block[first + lane].given & 1) << lane;
+  wait_at(of_warp(line));
+  return bits;
+}
+
 // Whether any lane of the block says so.
 inline int any_of(int line, bool value) {
   block[threadIdx.x].given = value;
@@ -239,6 +250,7 @@ To same_bits(From from) {
 
 #define __syncthreads() emulation::wait_at(__LINE__)
 #define __syncthreads_or(value) emulation::any_of(__LINE__, value)
+#define __ballot_sync(all, value) emulation::bits_of(__LINE__, value)
 #define __shfl_xor_sync(all, value, mask) emulation::exchanged(__LINE__, value, mask)
 
 struct alignas(16) float4 {

@@ -27,6 +27,3 @@ inline unsigned less_bf16(unsigned a, unsigned b) {
 inline unsigned times_bf16(unsigned a, unsigned b) {
   return emulation::of_pairs<encode_bf16, decode_bf16>(a, b, emulation::times);
 }
-
-inline unsigned both_f16(float low, float high) { return encode_f16(low) | encode_f16(high) << 16; }
-inline unsigned both_bf16(float low, float high) { return encode_bf16(low) | encode_bf16(high) << 16; }

@@ -127,6 +127,7 @@ GRAPHS.update({
         lambda g: ops.dot_general(f32(g), weight(g, "w", 2, 4), lhs_contract=(1,), rhs_contract=(1,)),
     "layout/convolution": lambda g: convolution(g),
     "narrow-activations/activation": lambda g: pooled_convolution(g),
+    "narrow-norms/norm": lambda g: normed_between_products(g),
     "layout/follow": lambda g: ops.relu(convolution(g)),
     "raise-activation/gelu": lambda g: (x := f32(g)) * 0.5 * (ops.erf(x / math.sqrt(2)) + 1.0),
     "raise-activation/gelu-tanh": lambda g: (x := f32(g)) * 0.5 * (
@@ -161,6 +162,17 @@ def pooled_convolution(g: Graph) -> Value:
     size = {"window": (2, 2), "strides": (1, 1), "dilations": (1, 1), "low": (0, 0), "high": (0, 0)}
     pooled: Value = ops.reduce_window(ops.relu(y), combine="max", **size)
     return ops.reduce_sum(pooled, axes=(2, 3))
+
+
+def normed_between_products(g: Graph) -> Value:
+    """Of narrow floats, with a norm whose operand nothing else reads, and whose result is added to a product of it."""
+
+    def product(x: Value, name: str) -> Value:
+        return (x.cast("f16") @ weight(g, name, 4, 4).cast("f16")).cast("f32")
+
+    given = product(f32(g), "w") + 1.0
+    y: Value = ops.layer_norm(given, weight(g, "scale", 4), weight(g, "bias", 4), epsilon=1e-5)
+    return y + product(y, "v")
 
 
 def instances_of_groups(g: Graph) -> Value:

@@ -28,6 +28,7 @@ from rlx.passes.driver import Pass, Report, Rules
 from rlx.passes.hoist import Hoist
 from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.pipeline import joined, layout, optimise, standard
+from rlx.passes.precision import Policy
 from rlx.passes.quantise import Quantise, Range, products
 from rlx.passes.transpose_weights import TransposeWeights
 from support import assert_close
@@ -36,6 +37,8 @@ CLOSE = Tolerance(64, scale=1)
 """What another order of the same sums may change."""
 STEPS = Tolerance(2**19, scale=1)
 """What bytes in place of floats may change: some hundredths."""
+HALVES = Tolerance(2**14, scale=1)
+"""What f16 in place of f32 may change: some thousandths."""
 
 
 def modules(package: Any) -> list[str]:
@@ -99,9 +102,12 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
 
     of = name.partition("/")[0]
     mlx = of.startswith("mlx-")
+    policies: dict[str, Policy] = {
+        "precision": lambda node: dtypes.f64 if isinstance(node.op, Exp) else None,
+        "narrow-norms": lambda node: None,
+    }
     passes: list[Pass] = standard(
-        (lambda node: mlx and isinstance(node.op, PackedMatmul)),
-        (lambda node: dtypes.f64 if isinstance(node.op, Exp) else None) if of == "precision" else None,
+        (lambda node: mlx and isinstance(node.op, PackedMatmul)), policies.get(of), narrows=True
     )
     more: dict[str, list[Pass]] = {
         "layout": layout(), "joins": joined(), "transpose-weights": [TransposeWeights()], "hoist": [Hoist()],
@@ -143,7 +149,7 @@ def test_a_rewrite_happens_and_changes_no_result(name: str) -> None:
     off, without = optimised(graph, name, off=name)
     verify(off)
     assert name not in without.rewrites
-    close = STEPS if name.startswith("quantise/") else CLOSE
+    close = {"quantise": STEPS, "narrow-norms": HALVES}.get(name.partition("/")[0], CLOSE)
     for each_graph in (on, off):
         for a, b in zip(run(each_graph, inputs), expected, strict=True):
             assert_close(a, b, close)

@@ -29,6 +29,7 @@ from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots, MergePacked
 from rlx.passes.narrow_activations import NarrowActivations
+from rlx.passes.narrow_norms import NarrowNorms
 from rlx.passes.precision import Policy, Precision
 from rlx.passes.quantise import Quantise
 from rlx.passes.specialise import assume_equal
@@ -66,11 +67,12 @@ def raise_composites() -> list[Pass]:
     ]
 
 
-def legalise(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+def legalise(claims: Claims = no_claims, policy: Policy | None = None, narrows: bool = False) -> list[Pass]:
     """Primitives, and the composites that `claims` says. `policy` tells the dtype that a node computes in, where it is
-    another than its own."""
+    another than its own, and `narrows` whether norms between such nodes read and make that dtype, too."""
     return [
         Precision(policy),
+        *([NarrowNorms()] if narrows and policy is not None else []),
         Decompose(claims),
         simplify.rules,
         Fold(),
@@ -96,14 +98,14 @@ def joined() -> list[Pass]:
     return [joins.rules, simplify.rules, Fold(), Cse()]
 
 
-def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+def standard(claims: Claims = no_claims, policy: Policy | None = None, narrows: bool = False) -> list[Pass]:
     """What every target wants."""
-    return [*canonicalise(claims), *raise_composites(), *legalise(claims, policy)]
+    return [*canonicalise(claims), *raise_composites(), *legalise(claims, policy, narrows)]
 
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    others = (MergePacked(), NarrowActivations(), TransposeWeights(), Hoist(), Quantise())
+    others = (MergePacked(), NarrowActivations(), NarrowNorms(), TransposeWeights(), Hoist(), Quantise())
     return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 

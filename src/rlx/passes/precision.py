@@ -2,8 +2,8 @@
 
 With `f16` or `bf16` products, convolutions and attention of f32 take their operands in that dtype and add up in f32,
 as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
-prepared. GPUs with kernels in C++ also round what convolutions lead to where it lies in memory
-(`narrow_activations.py`).
+prepared. GPUs with kernels in C++ also round what convolutions lead to, and what norms read and make, where it lies in
+memory (`narrow_activations.py`, `narrow_norms.py`).
 With `f32_fast` the graph stays as it is, and targets with matrix units may make products of f32 of several
 ones of shorter floats, with errors of f32's size (`kernel.passes.float_parts`); others compute in f32.
 `int8` is no policy but another graph (`quantise.py`).

@@ -27,12 +27,13 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def graph_of(
-    features: int, values: int, dtype: str, heads: int = 2, shared: int = 2, mask: str = "", **options: Any
-) -> Graph:
+    features: int, values: int, dtype: str, heads: int = 2, shared: int = 2, mask: str = "", of_keys: bool = False,
+    **options: Any,
+) -> Graph:  # fmt: skip
     graph = Graph("attention")
     q, k = graph.input("q", (2, heads, "n", features), dtype), graph.input("k", (2, shared, "m", features), dtype)
     v = graph.input("v", (2, shared, "m", values), dtype)
-    masks = [graph.input("mask", (2, 1, "n", "m"), mask)] if mask else []
+    masks = [graph.input("mask", (2, 1, 1 if of_keys else "n", "m"), mask)] if mask else []
     graph.output(ops.attention(q, k, v, *masks, **options).cast("f32"), name="y")
     return graph
 
@@ -80,6 +81,11 @@ def test_heads_of_all_sizes(features: int, values: int, dtype: str, driver: Emul
         ({"softcap": 5.0}, ((70, 90),)),
         ({"mask": "bool"}, ((70, 90),)),
         ({"mask": "bool", "causal": True, "softcap": 2.0}, ((90, 90),)),
+        ({"mask": "bool", "of_keys": True}, ((70, 90), (64, 128), (3, 64), (130, 1))),
+        ({"mask": "bool", "of_keys": True, "causal": True}, ((90, 90), (128, 128))),
+        ({"mask": "bool", "of_keys": True, "scale": -0.5}, ((70, 90),)),
+        ({"mask": "bool", "of_keys": True, "window": 9}, ((70, 70),)),
+        ({"mask": "f16", "of_keys": True}, ((70, 90),)),
         ({"mask": "f16"}, ((70, 90),)),
         ({"scale": 0.5}, ((70, 90),)),
     ],
@@ -88,6 +94,17 @@ def test_what_is_masked_counts_for_nothing(
     options: dict[str, Any], sizes: tuple[tuple[int, int], ...], driver: EmulatedDriver
 ) -> None:
     check(graph_of(32, 32, "f16", **options), *sizes)
+
+
+def test_a_mask_of_keys_is_a_bit_each(driver: EmulatedDriver) -> None:
+    """Where it leaves out nothing of a tile, or all of it, too."""
+    graph = graph_of(32, 32, "f16", mask="bool", of_keys=True)
+    assert "__ballot_sync(" in "".join(cpp_module([program_of(graph)]).kernels.values())
+    given = inputs_of(graph, 70, 200)
+    given["mask"][0] = True
+    given["mask"][1, ..., 64:128] = False
+    made, expected = both(graph, given)
+    np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
 def test_no_keys_give_what_they_give_elsewhere(driver: EmulatedDriver) -> None:

@@ -173,8 +173,9 @@ def why_unsupported(dtype: DType) -> str | None:
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
     policy, claimed = options.policy(also=(PackedMatmul,)), options.dispatch.claims(maker.claim)
-    raised = [*canonicalise(claimed), *maker.raises, *raise_composites(), MergePacked(), *legalise(claimed, policy)]
-    return [*raised, *narrowed(policy), *layout(maker.padded), *joined()]
+    composites = [*canonicalise(claimed), *maker.raises, *raise_composites(), MergePacked()]
+    ready = [*composites, *legalise(claimed, policy, narrows=True)]
+    return [*ready, *narrowed(policy), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

@@ -32,9 +32,9 @@ TILE = 16
 """Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
 WARPS = 4
 FEW_GUESS, MANY_GUESS = 1, 4096
-FEW_TILES = 63
-"""Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries: more of them
-than keep a large GPU busy have a tile for each warp, and nothing to join."""
+FEW_TILES = 11
+"""Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries. More of them
+have a tile for each warp, and nothing to join: with 24 that took two thirds of the time on an H200."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 MOST_FLOATS = 64

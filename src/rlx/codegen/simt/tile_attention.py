@@ -3,7 +3,7 @@ and values to workgroup memory in tiles, one ahead of the one that its warps use
 
 A warp makes the scores of its queries and a tile's keys, takes softmax as the tiles come, and multiplies the powers,
 rounded to the operands' dtype, with the values; its lanes have them where the next product wants them. Tiles of which
-every score counts have no masks.
+every score counts have no masks; a mask of keys alone is a word of a bit for each of 32 keys.
 Source: Dao 2023, arXiv:2307.08691.
 """
 
@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from rlx.codegen.simt.attention import FEATURE, HEAD, PLACE, AttentionWriter
+from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -61,8 +62,15 @@ class TileAttention(AttentionWriter):
         self.lanes = LANES
         self.rows_of = [_row_pieces(features) for features in (work.features, work.value_features)]
         self.sides = [KEYS * pieces for pieces in self.rows_of]
+        self.given = [features // PIECE for features in (work.features, work.value_features)]
+        """Pieces of a key, and of its values."""
         self.code.dynamic_shared = 16 * STAGES * sum(self.sides)
         self.blocks, self.columns = KEYS // 8, work.value_features // 8
+        of_keys = work.mask is None or (work.mask[2] is dtypes.bool_ and _is_of_keys(work.mask[1]))
+        self.by_place = of_keys and self.window is None and work.softcap is None
+        """Whether a key's place in the tile tells what becomes of its score."""
+        self.scaled_late = self.by_place and work.scale > 0 and work.fill == -math.inf
+        """Whether scores can stay without their scale until powers are made of them."""
         self.schedule = Schedule(
             (Tile("workgroup", "queries", QUERIES), Tile("workgroup", "keys", KEYS), Tile("thread", "queries", 16)),
             spaces=(("q", "register"), ("k", "shared"), ("v", "shared"), ("scores", "register")),
@@ -83,6 +91,7 @@ class TileAttention(AttentionWriter):
         axes[HEAD] = code.let(f"{head} / {index(work.repeat)}", "head")
         starts = [self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v)]
         axes[HEAD] = head
+        self._places(starts)
         low, stop = self.span(first, code.let(f"min({first} + {index(QUERIES)}, {count}) - {index(1)}", "last"))
         free = self._free(code.let(f"min({mine}, {count} - {index(1)})", "first"), stop)
         code.emit(f"float mixed[{self.columns}][4] = {{}};")
@@ -90,19 +99,28 @@ class TileAttention(AttentionWriter):
         shifts = [self.variable("shift", self.zero) for _ in rows]
         totals = [self.variable("total", self.zero) for _ in rows]
         code.emit("int stage = 0;")
-        self._copy(starts, low, stop, "stage")
+        self._copy(low, stop, "stage")
+        code.emit("commit_copies();")
         start = code.fresh("start")
         code.emit("#pragma unroll 1")
         with self.body.scope(f"for (auto {start} = {low}; {start} < {stop}; {start} += {KEYS}, stage ^= 1)"):
+            halves = range(2 if self.by_place and work.mask is not None else 0)
+            admitted = [self._admitted(masks[0], f"{start} + own + {32 * half}") for half in halves]
             with code.block(f"if ({start} + {KEYS} < {stop})"):
-                self._copy(starts, f"({start} + {KEYS})", stop, "(stage ^ 1)", commit=False)
+                self._copy(f"({start} + {KEYS})", stop, "(stage ^ 1)")
             code.emit("commit_copies();")
             code.emit("wait_copies<1>();")
             code.emit(self.language.barrier())
             code.emit(f"const Piece* const keys = dynamic_shared + stage * {sum(self.sides)};")
             code.emit(f"const Piece* const values = keys + {self.sides[0]};")
             self._scores()
-            self._admit(rows, masks, start, stop, free)
+            if not self.scaled_late:
+                scale = self.number(work.scale)
+                self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
+            if self.by_place:
+                self._admit_places(rows, admitted, start, stop, free)
+            else:
+                self._admit(rows, masks, start, stop)
             self._powers(tops, shifts, totals)
             self._mix()
             code.emit(self.language.barrier())
@@ -128,33 +146,39 @@ class TileAttention(AttentionWriter):
     def _free(self, first: str, stop: str) -> str:
         """Up to which key (exclusive) every score of the warp counts as it is, behind the first of the span."""
         work, index = self.work, self.language.index
-        if work.mask is not None or self.window is not None or work.softcap is not None:
-            return ""
-        if not work.causal:
+        if not self.by_place or not work.causal:
             return stop
         return self.code.let(f"min({first} + {self.record.dim(work.offset)} + {index(1)}, {stop})", "free")
 
     # a tile of keys and values
 
-    def _copy(self, starts: Sequence[str], start: str, stop: str, stage: str, commit: bool = True) -> None:
-        """Asks for a tile; behind the last key there are zeros."""
-        code, work = self.code, self.work
-        begin = 0
-        for (slot, line), features, pieces, side, at in zip(
-            (work.k, work.v), (work.features, work.value_features), self.rows_of, self.sides, starts
-        ):
-            step, given = self.record.dim(line.coefficient(PLACE)), features // PIECE
-            count = KEYS * given
-            code.emit("#pragma unroll")
-            with code.block(f"for (int item = (int)lane; item < {count}; item += {LANES})"):
-                code.emit(f"const int key = item / {given}, piece = item % {given};")
-                place = f"dynamic_shared + {stage} * {sum(self.sides)} + {begin} + key * {pieces} + piece"
-                source = f"slot{slot} + {at} + ({start} + key) * {step} + piece * {PIECE}"
-                there = f"{start} + key < {stop}"
-                code.emit(f"copy_ahead_if({there}, {place}, {source});")
+    def _places(self, starts: Sequence[str]) -> None:
+        """Where a lane's first piece of a tile's keys, and of its values, lies, and where it is to come."""
+        code, begin = self.code, 0
+        sides = zip("kv", (self.work.k, self.work.v), self.given, self.rows_of, self.sides, starts)
+        for name, (slot, line), given, pieces, side, at in sides:
+            key, piece = f"(int)lane / {given}", f"(int)lane % {given}"
+            step = self.record.dim(line.coefficient(PLACE))
+            code.emit(f"const auto from_{name} = slot{slot} + {at} + {key} * {step} + {piece} * {PIECE};")
+            code.emit(f"const int to_{name} = {begin} + {key} * {pieces} + {piece};")
             begin += side
-        if commit:
-            code.emit("commit_copies();")
+
+    def _copy(self, start: str, stop: str, stage: str) -> None:
+        """Asks for a tile; behind the last key there are zeros."""
+        code = self.code
+        code.emit(f"const int there = (int)min({stop} - {start}, {self.language.index(KEYS)});")
+        sides = zip("kv", (self.work.k, self.work.v), self.given, self.rows_of)
+        for name, (_, line), given, pieces in sides:
+            step, keys = self.record.dim(line.coefficient(PLACE)), LANES // given
+            source = code.let(f"from_{name} + {start} * {step}", "source")
+            to = f"dynamic_shared + {stage} * {sum(self.sides)} + to_{name}"
+            for number in range(-(-KEYS // keys)):
+                key = f"(int)lane / {given} + {number * keys}"
+                place = f"{to} + {number * keys * pieces}"
+                copy = f"copy_ahead_if({key} < there, {place}, {source} + {number * keys} * {step});"
+                ends = [f"(int)lane < {keys * given}"] * (LANES % given > 0)
+                ends += [f"{key} < {KEYS}"] * ((number + 1) * keys > KEYS)
+                code.emit(f"if ({' && '.join(ends)}) {copy}" if ends else copy)
 
     def _scores(self) -> None:
         """Scores of all keys of the tile: of eight of them, two of the lane's first row and two of its second."""
@@ -176,22 +200,51 @@ class TileAttention(AttentionWriter):
                             scopes.enter_context(code.block(f"if ({at} < {work.features // 8})"))
                         code.emit(f"mma_{work.dtype}(scores[block], {left}, right.{pair[0]}, right.{pair[1]});")
 
-    def _admit(self, rows: Sequence[str], masks: Sequence[str], start: str, stop: str, free: str) -> None:
-        """Scales the scores, and puts what takes the place of those that do not count."""
-        code, work = self.code, self.work
-        scale = self.number(work.scale)
-        self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
-        with ExitStack() as scopes:
-            if free:
-                scopes.enter_context(self.body.scope(f"if ({start} + {KEYS} > {free})"))
-            code.emit("#pragma unroll")
-            with self.body.scope(f"for (int block = 0; block < {self.blocks}; block++)"):
-                for number in range(4):
-                    score = f"scores[block][{number}]"
-                    key = code.let(f"{start} + block * 8 + own % 4 * 2 + {number % 2}", "key")
-                    inside = code.let(f"min({key}, {stop} - {self.language.index(1)})", "key")
-                    self.mask(rows[number // 2], masks[number // 2], score, inside)
-                    code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
+    def _admit(self, rows: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
+        """Puts what takes the place of scores that do not count."""
+        code = self.code
+        code.emit("#pragma unroll")
+        with self.body.scope(f"for (int block = 0; block < {self.blocks}; block++)"):
+            for number in range(4):
+                score = f"scores[block][{number}]"
+                key = code.let(f"{start} + block * 8 + own % 4 * 2 + {number % 2}", "key")
+                inside = code.let(f"min({key}, {stop} - {self.language.index(1)})", "key")
+                self.mask(rows[number // 2], masks[number // 2], score, inside)
+                code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
+
+    def _admitted(self, mask: str, key: str) -> str:
+        """What the mask has for a key, or for the last one."""
+        assert self.work.mask is not None
+        slot, line, _ = self.work.mask
+        near = f"min({key}, {self.record.dim(self.work.keys)} - {self.language.index(1)})"
+        return self.body.load_at(slot, f"({mask} + {near} * {self.record.dim(line.coefficient(KEY))})").name
+
+    def _admit_places(
+        self, rows: Sequence[str], admitted: Sequence[str], start: str, stop: str, free: str
+    ) -> None:  # fmt: skip
+        """The same by places in the tile, where not every score counts."""
+        code, work, select = self.code, self.work, self.language.select
+        for half, mine in enumerate(admitted):
+            code.emit(f"const unsigned admitted{half} = __ballot_sync(0xffffffffu, {mine});")
+        some = " || (admitted0 & admitted1) != 0xffffffffu" if admitted else ""
+        with code.block(f"if ({start} + {KEYS} > {free}{some})"):
+            code.emit(f"const int left = (int)min({stop} - {start}, {self.language.index(KEYS)}) - own % 4 * 2;")
+            for half in range(len(admitted)):
+                code.emit(f"const unsigned own_bits{half} = admitted{half} >> own % 4 * 2;")
+            for number, row in enumerate(rows if work.causal else ()):
+                reach = f"{row} + {self.record.dim(work.offset)} - {start}"
+                reach = f"min(max({reach}, {self.language.index(-1)}), {self.language.index(KEYS)})"
+                code.emit(f"const int reach{number} = (int){reach} - own % 4 * 2;")
+            fill, lines = self.number(work.fill), []
+            for number in range(4):
+                score, place = f"scores[block][{number}]", f"block * 8 + {number % 2}"
+                if admitted:
+                    bit = f"(block < 4 ? own_bits0 : own_bits1) >> (block % 4 * 8 + {number % 2}) & 1"
+                    lines.append(f"{score} = {select(bit, score, fill)};")
+                if work.causal:
+                    lines.append(f"{score} = {select(f'{place} <= reach{number // 2}', score, fill)};")
+                lines.append(f"{score} = {select(f'{place} < left', score, self.least)};")
+            self._for_blocks(lines)
 
     # softmax as far as the keys have come, and what is mixed by it
 
@@ -201,11 +254,11 @@ class TileAttention(AttentionWriter):
         for row in range(2):
             greatest = self.variable("greatest", tops[row])
             pair = [f"scores[block][{2 * row + i}]" for i in range(2)]
-            self._for_blocks([f"{greatest} = {language.select(f'{s} > {greatest}', s, greatest)};" for s in pair])
+            self._for_blocks([f"{greatest} = fmaxf({greatest}, {s});" for s in pair])  # which leaves NaN out
             for mask in ("1", "2"):
                 other = code.let(language.from_neighbour(Reg(greatest, dtypes.f32, False), mask), "other")
-                self.raise_to(greatest, other)
-            log2e = self.number(LOG2E)
+                code.emit(f"{greatest} = fmaxf({greatest}, {other});")
+            log2e = self.number(LOG2E * self.work.scale if self.scaled_late else LOG2E)
             shift = code.let(f"{self.shift(greatest)} * {log2e}", "shift")
             shrink = code.let(f"power_of_two({shifts[row]} - {shift})", "shrink")
             code.emit(f"{tops[row]} = {greatest}; {shifts[row]} = {shift};")
@@ -233,8 +286,8 @@ class TileAttention(AttentionWriter):
             left = []
             for block in ("step * 2", "step * 2 + 1"):
                 for first in (0, 2):
-                    bits = [f"encode_{work.dtype}(scores[{block}][{first + i}])" for i in range(2)]
-                    left.append(code.let(f"{bits[0]} | {bits[1]} << 16", "powers"))
+                    (powers,) = words_of(work.dtype, [f"scores[{block}][{first + i}]" for i in range(2)])
+                    left.append(code.let(powers, "powers"))
             code.emit(f"const Piece* const row = values + (step * 16 + own % 16) * {pieces} + own / 16;")
             code.emit("#pragma unroll")
             with code.block(f"for (int column = 0; column < {self.columns}; column += 2)"):
@@ -256,9 +309,14 @@ class TileAttention(AttentionWriter):
                 start = self.start(line, FEATURE)
                 code.emit("#pragma unroll")
                 with code.block(f"for (int column = 0; column < {self.columns}; column++)"):
-                    bits = [f"encode_{work.dtype}(mixed[column][{2 * row + i}] * {part})" for i in range(2)]
+                    (word,) = words_of(work.dtype, [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)])
                     place = f"(unsigned*)(slot{slot} + {start} + column * 8 + own % 4 * 2)"
-                    code.emit(f"*{place} = {bits[0]} | {bits[1]} << 16;")
+                    code.emit(f"*{place} = {word};")
+
+
+def _is_of_keys(mask: Linear) -> bool:
+    """Whether a mask is the same for all queries."""
+    return mask.coefficient(PLACE) == 0 and not mask.others
 
 
 def _row_pieces(features: int) -> int:

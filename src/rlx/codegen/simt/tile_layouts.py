@@ -29,16 +29,15 @@ REGISTERS = 65536
 """Of an H200, and of a multiprocessor."""
 PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
-PRODUCTS_TOGETHER = 1740
+PRODUCTS_TOGETHER = 1970
 """The same by `wgmma`."""
 PARTS_A_CLOCK, SPLIT_A_CLOCK = 200, 24
 """Products of f32 as sums of shorter floats, and operands that are made such sums."""
-SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 26 * MULTIPROCESSORS
-"""Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
-FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 6, 90
+SHARED_A_CLOCK, COMMON_A_CLOCK = 123, 60
+"""Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share: no more where neighbours
+bring them together."""
+FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 3.6, 670
 """Results that a multiprocessor puts through workgroup memory, and instructions of epilogues."""
-BESIDE = 0.75
-"""The part of the shorter of products and epilogues that several workgroups of a multiprocessor hide."""
 MOST_SPLIT = 128 * 64
 """Results of a tile whose sum several workgroups share,"""
 MOST_BLOCKS_SPLIT = 264
@@ -46,10 +45,15 @@ MOST_BLOCKS_SPLIT = 264
 MOST_TILES_SPLIT = 48
 """tiles that are split, at most: of the 64 that products of a prompt of 512 tokens have, joins cost more than they hide
 on an H200,"""
-JOIN_CLOCKS = 1500
+JOIN_CLOCKS, JOIN_EACH_CLOCKS = 4840, 230
 """and what it takes them to wait for one another, and for what they read of each."""
-STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
-"""What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
+STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 112, 970, 1420
+"""What workgroups that are there at once wait in a step, until their first operands are there, and for what their
+epilogue reads."""
+ALONE_CLOCKS = 1500
+"""What it takes a kernel more whose workgroups leave no room for those of the next one beside them."""
+STEP_AHEAD = 128
+"""Elements along k that are on their way with that wait; with more it is less."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,12 @@ class TileLayout(Layout):
         return max(self.ring_bytes, self._sums_bytes(self.parts))
 
     @property
+    def bands(self) -> int:
+        """In how many bands of columns results are finished: as few as lanes can share evenly."""
+        possible = (count for count in (1, 3) if self.tile[1] % (8 * count) == 0)
+        return next((count for count in possible if self.lanes % (self.tile[1] // count) == 0), 0)
+
+    @property
     def is_possible(self) -> bool:
         """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
         rows, columns = self.tile
@@ -125,7 +135,7 @@ class TileLayout(Layout):
             self.shared_bytes <= (SHARED_BYTES if self.together else MOST_SHARED_BYTES)
             and self.lanes % (WARP * self.chunks) == 0
             and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
-            and self.lanes % columns == 0
+            and self.bands > 0
             and self.warps[0] % self.group == 0
             and self.chunks % self.warps[2] == 0
             and results % (8 * self.lanes) == 0
@@ -143,7 +153,8 @@ WARPS = (
 GROUPS = (
     (32, 128, (4, 2, 1)), (32, 128, (8, 1, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
     (16, 128, (4, 1, 1)), (32, 64, (4, 1, 1)), (32, 64, (4, 1, 2)), (16, 64, (8, 1, 1)), (16, 64, (4, 2, 1)),
-    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)),
+    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)), (16, 192, (8, 1, 1)), (16, 192, (12, 1, 1)), (16, 192, (4, 1, 1)),
+    (16, 256, (8, 1, 1)),
 )  # fmt: skip
 """The same of warps that make products together."""
 LAYOUTS = tuple(
@@ -212,9 +223,10 @@ def is_smaller_left(work: Contraction, rows: int) -> bool:
 
 
 def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> float:
-    """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
-    cache take, where there are enough workgroups to hide each other's waits. `instructions` are those that an epilogue
-    has for a result."""
+    """What a contraction of known dims takes, roughly: for each workgroup of a multiprocessor the most of what matrix
+    units, workgroup memory and the common cache take, and for all that are there at once what they wait for.
+    `instructions` are those that an epilogue has for a result. The numbers are those with which this finds the fastest
+    of the layouts of twenty products that were measured on an H200."""
     rows, columns = layout.tile
     blocks = _blocks(work, layout)
     steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
@@ -232,12 +244,14 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
-    together = resident(layout)
-    busy = made + finished - (BESIDE * min(made, finished) if together > 1 else 0)
-    alone = made + finished + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
-    alone += JOIN_CLOCKS if layout.splits > 1 else 0
-    waves = -(-blocks // (MULTIPROCESSORS * together))
-    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
+    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / (layout.distance * layout.depth), 1.28)
+    waits += FILL_CLOCKS + FINISH_CLOCKS
+    if layout.splits > 1:
+        waits += JOIN_CLOCKS + JOIN_EACH_CLOCKS * layout.splits
+    beside = resident(layout)
+    waits += ALONE_CLOCKS if beside == 1 else 0
+    waves = -(-blocks // (MULTIPROCESSORS * beside))
+    return -(-blocks // MULTIPROCESSORS) * (made + finished) + waves * waits
 
 
 def _blocks(work: Contraction, layout: TileLayout) -> int:
@@ -249,7 +263,7 @@ def _blocks(work: Contraction, layout: TileLayout) -> int:
 def resident(layout: TileLayout) -> int:
     """How many workgroups a multiprocessor has at once."""
     sums = layout.rows * layout.columns // WARP
-    registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
+    registers = sums + (28 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     of_registers = REGISTERS // (min(registers, 255) * layout.lanes)
     return max(min(SHARED_BYTES // (layout.shared_bytes + 1024), of_registers), 1)
 

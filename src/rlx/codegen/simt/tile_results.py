@@ -65,12 +65,22 @@ class TileResults:
 
     def write(self, part: int) -> None:
         """What lanes have of a part of the rows, when all sums are there."""
+        bands = self.layout.bands
+        if bands == 1:
+            self._write_band(part, "0")
+            return
+        with self.body.scope(f"for (int band = 0; band < {bands}; band++)"):
+            self._write_band(part, f"band * {self.layout.tile[1] // bands}")
+
+    def _write_band(self, part: int, first_column: str) -> None:
+        """The same of some columns, from one on."""
         code, work, layout = self.code, self.work, self.layout
-        a_row = layout.tile[1] // self.width
+        a_row = layout.tile[1] // layout.bands // self.width
         share = layout.tile[0] // layout.parts // layout.splits
         passes = max(1, share * a_row // layout.lanes)
         at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
-        column = code.let(f"(int)lane % {a_row} * {self.width}", "column")
+        own = f"(int)lane % {a_row} * {self.width}"
+        column = code.let(own if first_column == "0" else f"{first_column} + {own}", "column")
         self.at_n = code.let(f"{self.left} + {column}", "at")
         self.near = {}
         with self._guard(work.n, layout.tile[1], self.at_n):

@@ -144,9 +144,9 @@ class _Grouping:
         return [product]
 
     def _widens_again(self, end: Node) -> bool:
-        """Whether a node only widens what was rounded to fewer bits, which its one reader can do as well."""
+        """Whether a node only widens what was rounded to fewer bits, which all that read it can do as well."""
         value = end.outputs[0]
-        if not isinstance(end.op, Cast) or key_of(value) in self.memory.roots or len(self.facts.uses(value)) != 1:
+        if not isinstance(end.op, Cast) or key_of(value) in self.memory.roots:
             return False
         before = end.inputs[0]
         narrows = isinstance(before.op, Cast) and before.dtype.bits < before.node.inputs[0].dtype.bits
@@ -178,7 +178,10 @@ class _Grouping:
                 fits = isinstance(node.op, (Elementwise, BroadcastTo)) and node.types[0].shape in (full, row)
             return fits and all(v.rank <= len(full) for v in node.inputs)
 
-        return self._follow(first, may_join)
+        members = self._follow(first, may_join)
+        inside = {id(n) for n in members}
+        used = {id(n) for n in members if any(id(user) in inside for user in self.facts.uses(n.outputs[0]))}
+        return [n for n in members if id(n) in used or not self._widens_again(n)]
 
     def _would_hold(self, anchor: Node, node: Node) -> bool:
         """Whether a node would keep work that only params decide from being done once, in `prepare`."""

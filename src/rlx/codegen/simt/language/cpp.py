@@ -393,8 +393,7 @@ def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
     """Registers as words of memory, of f32 or of floats of 16 bits."""
     if dtype is dtypes.f32:
         return [f"__float_as_uint({value})" for value in values]
-    bits = [f"encode_{dtype}({value})" for value in values]
-    return [f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2])]
+    return [f"pair_{dtype}({low}, {high})" for low, high in zip(values[::2], values[1::2])]
 
 
 def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
@@ -409,8 +408,8 @@ def text_of(*names: str) -> str:
 
 
 def conversions(language: Cpp, written: Collection[DType] = ()) -> str:
-    """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`. The first two are left
-    out of dtypes of which they are written elsewhere."""
+    """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`, and of those of 16
+    bits `pair_…` (two floats to a word). All but `round_…` are left out where `written` says they exist."""
     return "\n".join(_conversions(language, dtype, dtype in written) for dtype in SMALL_FLOATS)
 
 
@@ -421,7 +420,9 @@ def _conversions(language: Cpp, dtype: DType, written: bool) -> str:
     held, x = bits_dtype(dtype), Expr("register", dtypes.f32, (), "x")
     up = _function(language, f"decode_{dtype}", held, "float", decode(Expr("register", held, (), "x"), dtype))
     down = _function(language, f"encode_{dtype}", dtypes.f32, "unsigned", encode(x, dtype))
-    return f"{up}\n{down}\n{kind}"
+    pair = f"__device__ __forceinline__ unsigned pair_{dtype}(float low, float high) {{"
+    pair += f" return encode_{dtype}(low) | encode_{dtype}(high) << 16; }}\n"
+    return f"{up}\n{down}\n{kind}{pair if dtype.bits == 16 else ''}"
 
 
 def _function(language: Cpp, name: str, parameter: DType, result: str, body: Expr) -> str:

@@ -48,7 +48,7 @@ __device__ __forceinline__ void round_f16(unsigned (&made)[16 / bits], unsigned 
 #pragma unroll
   for (int i = 0; i < 16 / bits; i++) {
     const float low = unpacked<bits, added>(word, 2 * i, zero, step);
-    made[i] = both_f16(low, unpacked<bits, added>(word, 2 * i + 1, zero, step));
+    made[i] = pair_f16(low, unpacked<bits, added>(word, 2 * i + 1, zero, step));
   }
 }
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void round_bf16(unsigned (&made)[16 / bits], unsigned
 #pragma unroll
   for (int i = 0; i < 16 / bits; i++) {
     const float low = unpacked<bits, added>(word, 2 * i, zero, step);
-    made[i] = both_bf16(low, unpacked<bits, added>(word, 2 * i + 1, zero, step));
+    made[i] = pair_bf16(low, unpacked<bits, added>(word, 2 * i + 1, zero, step));
   }
 }
 

@@ -12,6 +12,12 @@ __device__ __forceinline__ unsigned encode_f16(float x) {
   return bits;
 }
 
+__device__ __forceinline__ unsigned pair_f16(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
 __device__ __forceinline__ float decode_bf16(unsigned bits) {
   return __uint_as_float(bits << 16);
 }
@@ -19,6 +25,12 @@ __device__ __forceinline__ float decode_bf16(unsigned bits) {
 __device__ __forceinline__ unsigned encode_bf16(float x) {
   unsigned short bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+__device__ __forceinline__ unsigned pair_bf16(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
 
@@ -44,17 +56,5 @@ __device__ __forceinline__ unsigned less_bf16(unsigned a, unsigned b) {
 __device__ __forceinline__ unsigned times_bf16(unsigned a, unsigned b) {
   unsigned made;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(b), "r"(0x80008000u));
-  return made;
-}
-
-__device__ __forceinline__ unsigned both_f16(float low, float high) {
-  unsigned made;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
-  return made;
-}
-
-__device__ __forceinline__ unsigned both_bf16(float low, float high) {
-  unsigned made;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
   return made;
 }

@@ -24,10 +24,11 @@ __device__ __forceinline__ long long number_ahead(const long long* place) {
 }
 
 // 16 bytes that no kernel writes, loaded here and not later: before `follow`, so that they come while others still run.
+// Many rows want the same, which the cache of a multiprocessor has then.
 template <class T>
 __device__ __forceinline__ Piece piece_ahead(const T* place) {
   Piece piece;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w) : "l"(place));
   return piece;
 }
