@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
 import rlx
 from benchmarks.gpu_models import print_kernels
+from benchmarks.random_weights import QWEN3_06B, SMOLLM2, decoder_weights
 from rlx.models.context import Context
 from rlx.models.llama import decoder
 from rlx.models.llama_config import Config
@@ -29,45 +29,7 @@ from rlx.models.llama_config import Config
 BANDWIDTH = 4.8e12
 """Bytes a second of an H200's memory."""
 PROMPT = 512
-QWEN3_06B: dict[str, Any] = {
-    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
-    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": True,
-    "hidden_act": "silu", "attention_bias": False,
-}  # fmt: skip
-SMOLLM2: dict[str, Any] = {
-    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-    "rope_theta": 1e5, "tie_word_embeddings": True, "hidden_act": "silu",
-}  # fmt: skip
 CASES = {"Qwen3-0.6B": QWEN3_06B, "SmolLM2-135M": SMOLLM2}
-
-
-def weights(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Random weights by the names of checkpoints, in bf16."""
-    random = np.random.default_rng(0)
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    size = config.get("head_dim", hidden // config["num_attention_heads"])
-    heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
-
-    def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
-        drawn = random.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
-        return drawn.astype(ml_dtypes.bfloat16)
-
-    arrays = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden)}
-    ones = {"model.norm.weight": hidden}
-    for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}"
-        shapes = {
-            "self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (kv_heads, hidden),
-            "self_attn.v_proj": (kv_heads, hidden), "self_attn.o_proj": (hidden, heads),
-            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
-        }  # fmt: skip
-        arrays |= {f"{at}.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
-        ones |= {f"{at}.input_layernorm.weight": hidden, f"{at}.post_attention_layernorm.weight": hidden}
-        if config["model_type"] == "qwen3":
-            ones |= {f"{at}.self_attn.q_norm.weight": size, f"{at}.self_attn.k_norm.weight": size}
-    return arrays | {name: np.ones(width, ml_dtypes.bfloat16) for name, width in ones.items()}
 
 
 class OfRlx:
@@ -131,7 +93,7 @@ def timed(model: Any, ids: np.ndarray[Any, Any]) -> float:
 
 
 def measure(name: str, config: dict[str, Any], given: argparse.Namespace) -> None:
-    arrays = weights(config)
+    arrays = decoder_weights(config)
     makers: dict[str, Callable[[], Any]] = {
         "rlx": lambda: OfRlx(config, arrays),
         "torch eager": lambda: OfTorch(config, arrays, False),
@@ -174,7 +136,7 @@ def measure(name: str, config: dict[str, Any], given: argparse.Namespace) -> Non
 
 
 def list_kernels(config: dict[str, Any], context: int) -> None:
-    model = OfRlx(config, weights(config), profile=True)
+    model = OfRlx(config, decoder_weights(config), profile=True)
     for _ in range(context // 512):
         model.feed(np.zeros((1, 512), np.int64))
     step = {"input_ids": np.zeros((1, 1), np.int64), "cached": np.zeros(model.context.length, np.uint8)}

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 
 import rlx
+from benchmarks.random_weights import BERT, MINILM, encoder_weights
 from rlx.models.bert import Config, encoder
 
-MINILM = Config(30522, 384, 6, 12, 1536)
-BERT = Config(30522, 768, 12, 12, 3072)
 Precision = Literal["f32", "f32_fast", "f16", "bf16"]
 CASES: dict[str, tuple[Config, int, int, Precision]] = {
     f"{name} {batch}x{length} {precision}": (config, batch, length, precision)
@@ -34,33 +33,6 @@ CASES: dict[str, tuple[Config, int, int, Precision]] = {
 }
 IN_A_ROW = 20
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f32_fast": torch.float32}
-
-
-def weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:
-    """Random weights by the names of checkpoints."""
-    random = np.random.default_rng(0)
-    size, inner = config.hidden_size, config.intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word_embeddings": (config.vocab_size, size),
-        "embeddings.position_embeddings": (config.max_position_embeddings, size),
-        "embeddings.token_type_embeddings": (config.type_vocab_size, size),
-    }
-    arrays = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
-    linears: dict[str, tuple[int, int]] = {}
-    norms = ["embeddings.LayerNorm"]
-    for layer in range(config.num_hidden_layers):
-        prefix = f"encoder.layer.{layer}"
-        linears |= {f"{prefix}.attention.self.{part}": (size, size) for part in ("query", "key", "value")}
-        linears |= {f"{prefix}.attention.output.dense": (size, size), f"{prefix}.intermediate.dense": (inner, size)}
-        linears |= {f"{prefix}.output.dense": (size, inner)}
-        norms += [f"{prefix}.attention.output.LayerNorm", f"{prefix}.output.LayerNorm"]
-    for name, shape in linears.items():
-        arrays[f"{name}.weight"] = random.standard_normal(shape) / np.sqrt(shape[1])
-        arrays[f"{name}.bias"] = random.standard_normal(shape[0]) * 0.02
-    for name in norms:
-        arrays[f"{name}.weight"] = 1 + random.standard_normal(size) * 0.02
-        arrays[f"{name}.bias"] = random.standard_normal(size) * 0.02
-    return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
 def of_torch(config: Config, arrays: Mapping[str, Any], dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -164,7 +136,7 @@ def compared(
 
 def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> None:
     config, batch, length, precision = CASES[name]
-    arrays = weights(config)
+    arrays = encoder_weights(config)
     graph = encoder(config, arrays)
     host = np.random.default_rng(1).integers(0, config.vocab_size, (batch, length))
     mask = np.ones_like(host)

@@ -233,26 +233,19 @@ void await_copies(int under_way) {
   own.copies = left;
 }
 
-void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], void (*decode)(unsigned, float (&)[2])) {
+void show_words(const unsigned (&a)[4], const unsigned (&b)[2], unsigned (&left)[2][8], unsigned (&right)[2][8]) {
   const unsigned own = threadIdx.x % warp, row = own / 4, column = own % 4 * 2;
   const Lane* const lanes_of_warp = &block[threadIdx.x / warp * warp];
   memcpy(block[threadIdx.x].shown, a, sizeof a);
   memcpy(block[threadIdx.x].shown + 4, b, sizeof b);
   wait_at(of_warp(shown));
-  float left[2][8][2], right[2][8][2];
   for (unsigned pair = 0; pair < 8; pair++) {
     for (unsigned half = 0; half < 2; half++) {
-      decode(lanes_of_warp[row * 4 + pair % 4].shown[half + pair / 4 * 2], left[half][pair]);
-      decode(lanes_of_warp[(column + half) * 4 + pair % 4].shown[4 + pair / 4], right[half][pair]);
+      left[half][pair] = lanes_of_warp[row * 4 + pair % 4].shown[half + pair / 4 * 2];
+      right[half][pair] = lanes_of_warp[(column + half) * 4 + pair % 4].shown[4 + pair / 4];
     }
   }
   wait_at(of_warp(taken));
-  for (unsigned i = 0; i < 4; i++) {
-    for (unsigned pair = 0; pair < 8; pair++) {
-      const float(&x)[2] = left[i / 2][pair], (&y)[2] = right[i % 2][pair];
-      c[i] += x[0] * y[0] + x[1] * y[1];
-    }
-  }
 }
 
 }  // namespace emulation

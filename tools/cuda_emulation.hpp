@@ -52,8 +52,8 @@ void copy(void* place, const void* source, int bytes);
 void commit();
 void await_copies(int under_way);
 
-// c[16][8] += a[16][k] · b[k][8] by a warp, of words that `decode` makes two elements of.
-void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], void (*decode)(unsigned, float (&)[2]));
+// What of both sides of a product meets in a lane: words of two rows and of two columns.
+void show_words(const unsigned (&a)[4], const unsigned (&b)[2], unsigned (&left)[2][8], unsigned (&right)[2][8]);
 
 }  // namespace emulation
 

@@ -3,29 +3,37 @@
 namespace emulation {
 
 template <float decode(unsigned)>
-void of_halves(unsigned word, float (&pair)[2]) {
-  pair[0] = decode(word & 0xffff);
-  pair[1] = decode(word >> 16);
+float of_halves(unsigned x, unsigned y) {
+  return decode(x & 0xffff) * decode(y & 0xffff) + decode(x >> 16) * decode(y >> 16);
 }
 
 // Matrix units look at 10 bits behind the point.
-inline void of_tf32(unsigned word, float (&pair)[2]) {
-  pair[0] = __uint_as_float(word & 0xffffe000u);
-  pair[1] = 0;
+inline float of_tf32(unsigned x, unsigned y) {
+  return __uint_as_float(x & 0xffffe000u) * __uint_as_float(y & 0xffffe000u);
+}
+
+// c[16][8] += a[16][k] · b[k][8] by a warp, of words of which `product` makes the sum of their elements' products.
+template <class T, T product(unsigned, unsigned)>
+void multiply(T (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  unsigned left[2][8], right[2][8];
+  show_words(a, b, left, right);
+  for (unsigned i = 0; i < 4; i++) {
+    for (unsigned pair = 0; pair < 8; pair++) c[i] += product(left[i / 2][pair], right[i % 2][pair]);
+  }
 }
 
 }  // namespace emulation
 
 inline void mma_f16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_halves<decode_f16>);
+  emulation::multiply<float, emulation::of_halves<decode_f16>>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_halves<decode_bf16>);
+  emulation::multiply<float, emulation::of_halves<decode_bf16>>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline void mma_tf32(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_tf32);
+  emulation::multiply<float, emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline Piece load_matrices(const Piece* row) {
@@ -62,5 +70,8 @@ inline long long number_ahead(const long long* place) { return *place; }
 
 template <class T>
 Piece piece_ahead(const T* place) { return *(const Piece*)place; }
+
+template <class T>
+auto element_ahead(const T* place) { return *place; }
 
 inline void bring_near(const void* place) { (void)*(const volatile char*)place; }

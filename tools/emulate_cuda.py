@@ -34,7 +34,8 @@ SCHEDULER = Path(__file__).with_name("cuda_emulation.cpp")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [
-    Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups", "clusters")
+    Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
+    for kind in ("halves", "matrix", "bytes", "copies", "warpgroups", "clusters")
 ]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
@@ -73,7 +74,7 @@ def header(language: str) -> Path:
     if language == "hip":
         parts = [HEADER.read_text(), hip.prelude(HIP.read_text())]
     else:
-        parts = [HEADER.read_text(), cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.float_parts()]
+        parts = [HEADER.read_text(), cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.by_ptx()]
     path = folder() / f"{language}.hpp"
     path.write_text("\n".join(parts))
     subprocess.run([COMPILER, *OPTIONS, "-x", "c++-header", path, "-o", f"{path}.gch"], check=True)

@@ -161,6 +161,21 @@ def test_every_estimator_knows_the_precision() -> None:
         assert narrow(simt(graph, Options(), known(shader_f16=1.0))) == {"f32"}
 
 
+def test_weights_of_few_bits_are_read_as_they_are() -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", ("n", 256))
+    w, scale = graph.param("w", (512, 128), "u8"), graph.param("scale", (512, 8))
+    graph.output(rlx.ops.packed_matmul(x, w, scale, depth=256, bits=4, block=32))
+    estimator = CudaEstimator(graph, Options(precision="f16"), known(asked_ns=1.0))
+    works = [kernel.work for kernel in estimator.program.main if isinstance(kernel.work, Contraction)]
+    assert [(work.a_dtype.name, work.blocks is None) for work in works] == [("f16", False), ("f16", True)]
+    few, many = estimator({"n": 1}), estimator({"n": 100})
+    weights = 512 * 128 + 512 * 8 * 4
+    (product,) = (kernel for kernel in few.kernels if "packed" in kernel.name and kernel.nbytes)
+    assert weights <= product.nbytes < 1.1 * weights
+    assert "unpack" in {kernel.name for kernel in many.kernels}
+
+
 def test_kernels_of_parts_are_priced_and_those_that_a_run_leaves_out_are_not() -> None:
     graph = rlx.Graph()
     x = graph.input("x", ("n", 64))

@@ -11,6 +11,7 @@ from backends.cuda.emulated_driver import EmulatedDriver
 from rlx.backends.base import Probe
 from rlx.backends.cuda import CudaBackend, device
 from rlx.codegen.simt import fma_tile, tile_contraction
+from rlx.codegen.simt.team_layouts import is_of_bytes
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.device import registry
 from rlx.kernel.ir.contraction import Contraction
@@ -29,6 +30,7 @@ HALVES = (
     TileLayout(32, 32, (2, 2, 1), 32, 3), TileLayout(32, 32, (2, 2, 2), 64, 3),
     TileLayout(16, 64, (4, 1, 1), 64, 3, together=True), TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2),
 )  # fmt: skip
+BYTES = (TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64), TileLayout(32, 32, (2, 2, 2), 128, 3, chunk=64))
 
 
 @cache
@@ -37,9 +39,13 @@ def install() -> str:
     device._drivers[os.getpid(), "cuda"] = EmulatedDriver()
     CudaBackend.probe = lambda self: Probe(devices=("Emulated",))  # type: ignore[method-assign]
     fma_tile.fma_layout_of = lambda work, rows, clusters: _one_of(FMA, work)
-    tile_contraction.tile_of = lambda work, rows, warpgroups=False: _one_of(PARTS if work.float_parts else HALVES, work)
+    tile_contraction.tile_of = lambda work, rows, warpgroups=False: _one_of(_tiles_of(work), work)
     registry.refresh()
     return "cuda"
+
+
+def _tiles_of(work: Contraction) -> tuple[TileLayout, ...]:
+    return BYTES if is_of_bytes(work) else PARTS if work.float_parts else HALVES
 
 
 def _one_of(layouts: tuple[TileLayout, ...], work: Contraction) -> TileLayout | None:

@@ -261,3 +261,32 @@ def quantised(make: Maker) -> None:
             wide = make.add("mul", make.add("cast", product, to=dtypes.f32), make.operand((width,), dtypes.f32))
             if wide.shape == value.shape:
                 make.add("add", wide, make.through(value))
+
+
+GIVEN = ("param", "constant")
+"""What is there before a run."""
+
+
+@family(2)
+def packed(make: Maker) -> None:
+    """Products with weights of few bits: some rows are whole pieces of what kernels load at once."""
+    bits = make.random.choice((2, 4, 4, 8))
+    piece = 128 // bits
+    depth = piece * make.random.choice((1, 2, 3, 5)) if make.chance(0.8) else make.extent(160) or 1
+    block, columns = make.random.choice((16, 32, 64, 96)), make.random.choice((1, 8, 9, 24, 40))
+    dtype = make.random.choice((dtypes.f32, dtypes.f16, dtypes.bf16))
+    scales = dtype if make.chance(0.7) else dtypes.f32
+    count = -(-depth // block)
+    x = make.operand((*make.shape(0, 2), depth), dtype)
+    w = make.leaf((columns, count * block * bits // 8), dtypes.u8, low=0, high=255, what=make.random.choice(GIVEN))
+    steps = 2.0 ** -np.arange(bits, bits + columns * count).clip(max=bits + 2).reshape(columns, count)
+    parameters = [make.leaf((columns, count), scales, array=steps.astype(scales.numpy), what=make.random.choice(GIVEN))]
+    how = make.random.choice(("half", "whole", "float", "added"))
+    if how == "whole":
+        zero = make.leaf((columns, count), dtypes.u8, low=0, high=(1 << bits) - 1, what=make.random.choice(GIVEN))
+        parameters.append(make.add("cast", zero, to=scales))
+    elif how != "half":
+        parameters.append(make.leaf((columns, count), scales, what=make.random.choice(GIVEN)))
+    y = make.add("packed_matmul", x, w, *parameters, depth=depth, bits=bits, block=block, added=how == "added")
+    if make.chance(0.5):
+        make.add(make.random.choice(("silu", "relu", "neg")), y)

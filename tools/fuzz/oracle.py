@@ -25,6 +25,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Input, Measured, Op, Param
 from rlx.ir.substitute import type_with_dims
 from rlx.ir.type import TensorType
+from rlx.ops.packed import PackedMatmul
 from tools.fuzz.program import Binding, Program
 
 SPREAD = 4.0
@@ -228,8 +229,8 @@ def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) ->
         return np.asarray(STEP * np.max(size, initial=1e-6))
     if op.name in SUMS:
         terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
-        if op.name == "packed_matmul":  # its weights are rounded to the dtype that it computes for
-            wide = own
+        if isinstance(op, PackedMatmul):  # its weights are rounded to the dtype that it computes for
+            wide, terms = own, op.depth
         return np.asarray(max(least_ulps, 1) * own * size + (3 + np.sqrt(terms)) * wide * _sum_of_sizes(op, operands))
     ulps = max(min(tolerance.ulps, 64) if own < 1e-5 else min(tolerance.ulps, 4), least_ulps)
     if least_ulps and op.name in SHIFTED:
@@ -245,6 +246,9 @@ def _by_winograd(op: Op, operands: list[Array]) -> bool:
 
 def _sum_of_sizes(op: Op, operands: list[Array]) -> Array:
     """What the op gives for the sizes of its operands: what roundings on the way are measured by."""
+    if isinstance(op, PackedMatmul):  # sizes of integers are not those of the weights that they stand for
+        weights = op.reference(np.eye(op.depth), *operands[1:])
+        return np.asarray(np.abs(operands[0].astype(np.float64)) @ np.abs(weights))
     wide = [np.abs(a.astype(np.float64)) if dtypes.of(a.dtype).is_float else a for a in operands]
     totals = op.reference(*wide)
     return np.abs(np.asarray(totals[0] if isinstance(totals, tuple) else totals).astype(np.float64))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlx.cost.estimate import Estimator, Rates
     from rlx.cost.prior import Traits
     from rlx.ir.graph import Graph, Node
+    from rlx.ir.op import Op
     from rlx.passes.driver import Pass
     from rlx.passes.precision import Policy
 
@@ -49,11 +50,11 @@ class Options:
     precision: str = "f32"
     calibration: str = ""
 
-    def policy(self) -> Policy | None:
-        """Which nodes compute in another dtype than the graph says."""
+    def policy(self, also: tuple[type[Op], ...] = ()) -> Policy | None:
+        """Which nodes compute in another dtype than the graph says. `also` are products that a backend claims."""
         from rlx.passes.precision import policy_of
 
-        return policy_of(self.precision)
+        return policy_of(self.precision, also)
 
 
 @dataclass(frozen=True)

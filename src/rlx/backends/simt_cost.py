@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rlx.backends import simt_claims
 from rlx.backends.base import Backend, Options
+from rlx.backends.claims import Claim
 from rlx.backends.microbenchmarks import MeasuredBackend
-from rlx.backends.simt_claims import claim
 from rlx.codegen.simt.attention import TILE
 from rlx.cost.calibrate import LEAST_PART, Runner
 from rlx.cost.counts import Binding, extents, footprint, host_syncs
@@ -21,6 +22,7 @@ from rlx.cost.microbenchmarks import Body, ProbeGraph
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
+from rlx.ir.op import Op
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
@@ -143,8 +145,12 @@ def _comparisons(length: int) -> float:
 class SimtEstimator(GenericEstimator):
     """Prices the kernels that these passes make of a program."""
 
-    def __init__(self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass]) -> None:
-        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), options.policy())
+    def __init__(
+        self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass],
+        claim: Claim = simt_claims.claim, products: tuple[type[Op], ...] = (),
+    ) -> None:  # fmt: skip
+        policy = options.policy(also=products)
+        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), policy)
         run_kernel_passes(self.program, passes, Context(options.disable))
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:

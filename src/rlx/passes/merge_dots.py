@@ -6,7 +6,7 @@ The weights are joined by a concat of params, which depends on params alone and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -15,6 +15,7 @@ from rlx.ir.op import Input, Param
 from rlx.ops import build
 from rlx.ops.elementwise import Add
 from rlx.ops.linalg import DotGeneral
+from rlx.ops.packed import PackedMatmul
 from rlx.passes.driver import Context, Pass, Rebuild
 from rlx.records import dataclass
 
@@ -41,8 +42,12 @@ class MergeDots(Pass):
 
     name = "merge-dots"
 
+    def groups(self, graph: Graph) -> list[list[Member]]:
+        """What becomes one."""
+        return find_groups(graph)
+
     def run(self, graph: Graph, context: Context) -> Graph:
-        groups = [group for group in find_groups(graph) if context.spend(self.name, "same-operand", group[0].dot)]
+        groups = [group for group in self.groups(graph) if context.spend(self.name, "same-operand", group[0].dot)]
         if not groups:
             return graph
         rebuild = Rebuild(graph)
@@ -54,6 +59,15 @@ class MergeDots(Pass):
             elif node is group[0].dot:
                 _merge(group, rebuild)
         return rebuild.finish()
+
+
+class MergePacked(MergeDots):
+    """The same of products with weights of few bits, for targets that have them as single kernels."""
+
+    name = "merge-packed"
+
+    def groups(self, graph: Graph) -> list[list[Member]]:
+        return find_groups(graph, _packed_key)
 
 
 def prepared(graph: Graph, more: Iterable[Value] = ()) -> set[Value]:
@@ -69,18 +83,31 @@ def prepared(graph: Graph, more: Iterable[Value] = ()) -> set[Value]:
     return values
 
 
-def find_groups(graph: Graph) -> list[list[Member]]:
+def _dot_key(node: Node, weights: set[Value]) -> object:
+    """What dots have in common that can be one; None for nodes that cannot."""
+    op = node.op
+    if not isinstance(op, DotGeneral) or op.lhs_batch or op.sum_dtype or node.inputs[1] not in weights:
+        return None
+    return None if node.inputs[1].rank != 2 or len(op.rhs_contract) != 1 else op
+
+
+def _packed_key(node: Node, weights: set[Value]) -> object:
+    """The same of packed products."""
+    if not isinstance(node.op, PackedMatmul) or not all(operand in weights for operand in node.inputs[1:]):
+        return None
+    return node.op, tuple(operand.dtype for operand in node.inputs[1:])
+
+
+def find_groups(graph: Graph, key_of: Callable[[Node, set[Value]], object] = _dot_key) -> list[list[Member]]:
     """Groups of at least two dots that can be one."""
     weights = prepared(graph)
     groups: dict[object, list[Member]] = {}
     for node in graph.nodes:
-        op = node.op
-        if not isinstance(op, DotGeneral) or op.lhs_batch or op.sum_dtype or node.inputs[1] not in weights:
-            continue
-        if node.inputs[1].rank != 2 or len(op.rhs_contract) != 1 or node.inputs[0] in weights:
+        shared = key_of(node, weights)
+        if shared is None or node.inputs[0] in weights:
             continue
         member = _member(node, weights)
-        key = (node.inputs[0], op, member.add is not None)
+        key = (node.inputs[0], shared, member.add is not None)
         group = groups.setdefault(key, [])
         if all(member.weight != other.weight for other in group):
             group.append(member)
@@ -100,14 +127,14 @@ def _member(dot: Node, weights: set[Value]) -> Member:
 
 def _merge(group: list[Member], rebuild: Rebuild) -> None:
     op = group[0].dot.op
-    assert isinstance(op, DotGeneral)
     left = rebuild[group[0].dot.inputs[0]]
-    weights = [rebuild[member.weight] for member in group]
+    columns = 1 - op.rhs_contract[0] if isinstance(op, DotGeneral) else 0
+    operands = zip(*(member.dot.inputs[1:] for member in group))
     biases = [rebuild[member.bias] for member in group if member.bias is not None]
     first = len(rebuild.new.nodes)
     graph = rebuild.new
-    weight = build.concat(*weights, axis=1 - op.rhs_contract[0])
-    merged = graph.add(op, left, weight)
+    joined = [build.concat(*(rebuild[operand] for operand in alike), axis=columns) for alike in operands]
+    merged = graph.add(op, left, *joined)
     assert isinstance(merged, Value)
     graph.rename(merged.node, "+".join(member.dot.name for member in group))
     if biases:

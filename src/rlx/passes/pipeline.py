@@ -27,7 +27,7 @@ from rlx.passes.driver import Context, Pass, Rebuild, Report, Rules, run_passes
 from rlx.passes.fold import Fold
 from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
-from rlx.passes.merge_dots import MergeDots
+from rlx.passes.merge_dots import MergeDots, MergePacked
 from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.narrow_norms import NarrowNorms
 from rlx.passes.precision import Policy, Precision
@@ -105,7 +105,7 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None, narrows: 
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    others = (NarrowActivations(), NarrowNorms(), TransposeWeights(), Hoist(), Quantise())
+    others = (MergePacked(), NarrowActivations(), NarrowNorms(), TransposeWeights(), Hoist(), Quantise())
     return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 

@@ -17,11 +17,13 @@ from rlx.errors import DTypeError, OptionError, did_you_mean
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Op
 from rlx.ops import build
 from rlx.ops.contraction import Einsum
 from rlx.ops.convolution import Conv, ConvTranspose
 from rlx.ops.experts import GroupedMatmul
 from rlx.ops.linalg import DotGeneral, Matmul
+from rlx.ops.packed import PackedMatmul
 from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
@@ -34,9 +36,9 @@ LEAST_MASK = -65504.0
 nothing else is in a row."""
 
 
-def policy_of(mode: str) -> Policy | None:
+def policy_of(mode: str, also: tuple[type[Op], ...] = ()) -> Policy | None:
     """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is, and for int8, which is
-    another graph (`passes.quantise`). Raises OptionError."""
+    another graph (`passes.quantise`). `also` are composites of a target that are products. Raises OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
@@ -46,7 +48,7 @@ def policy_of(mode: str) -> Policy | None:
 
     def narrow(node: Node) -> DType | None:
         floats = {v.dtype for v in node.inputs if v.dtype.is_float}
-        return target if isinstance(node.op, MULTIPLIED) and floats == {dtypes.f32} else None
+        return target if isinstance(node.op, (*MULTIPLIED, *also)) and floats == {dtypes.f32} else None
 
     return narrow
 
@@ -84,7 +86,9 @@ class Precision(Pass):
                 mask = operands[3]
                 operands[3] = mask if mask.dtype.kind == "bool" else build.maximum(mask, LEAST_MASK)
             first = len(rebuild.new.nodes)
-            outputs = rebuild.new.add(node.op, *(v.cast(target) if v.dtype.is_float else v for v in operands))
+            count = 1 if isinstance(node.op, PackedMatmul) else len(operands)  # scales are not what is multiplied
+            narrow = (v.cast(target) if v.dtype.is_float else v for v in operands[:count])
+            outputs = rebuild.new.add(node.op, *narrow, *operands[count:])
             results = outputs if isinstance(outputs, tuple) else (outputs,)
             rebuild.replace(node, *(_back(v, t.dtype) for v, t in zip(results, node.types)), first=first)
             applied += 1

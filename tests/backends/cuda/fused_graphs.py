@@ -93,6 +93,15 @@ def windows(graph: Graph, batch: int | str = "n") -> None:
     graph.output(ops.conv(x, w, strides=(2, 1), dilations=(1, 1), low=(1, 1), high=(1, 0)).cast("f32"), name="y")
 
 
+def packed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
+    """A weight of four bits."""
+    x, random = graph.input("x", (rows, WIDTH), dtype), np.random.default_rng(0)
+    w = graph.param("w", (COLUMNS, WIDTH // 2), "u8", data=random.integers(0, 256, (COLUMNS, WIDTH // 2), np.uint8))
+    step = random.uniform(0.01, 0.1, (COLUMNS, 2)).astype(graph_dtype(dtype))
+    scale = graph.param("scale", (COLUMNS, 2), dtype, data=step)
+    graph.output(ops.packed_matmul(x, w, scale, depth=WIDTH, bits=4, block=32).cast("f32"), name="y")
+
+
 GRAPHS: dict[str, Callable[[Graph], None]] = {
     "flat-rows": windows,
     "side-writes": written_norm,
@@ -100,6 +109,8 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "row-prologues": normed_product,
     "side-by-side": two_norms,
     "float-parts": exact_product,
+    "pack-blocks": packed_product,
+    "unpack-blocks": packed_product,
 }
 """By the pass without which they become other kernels."""
 PRECISIONS: dict[str, Precision] = {"float-parts": "f32_fast"}

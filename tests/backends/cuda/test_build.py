@@ -8,9 +8,11 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import CudaBackend, build
 from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt.module import cpp_module
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.contraction import Contraction
 
 
 def attention(queries: int | str, keys: int | str, dtype: str) -> list[type]:
@@ -46,3 +48,15 @@ def test_what_has_no_kernel_is_refused_with_its_node() -> None:
     assert "complex" in refused["add"]
     with pytest.raises(UnsupportedOp, match="add"):
         build.build(graph, Options())
+
+
+def test_what_is_for_many_rows_has_no_functions_for_few() -> None:
+    """Where a run has few, another kernel computes them."""
+    graph = Graph("rows")
+    x = graph.input("x", ("n", 64), "f16")
+    graph.output(ops.softmax(x, axis=-1) @ graph.param("w", (64, 512), "f16"))
+    program = program_of(graph)
+    module = cpp_module([program])
+    (left,) = (kernel for kernel in program.main if isinstance(kernel.work, Contraction))
+    assert left.work.above == 8
+    assert [variant.most_rows for variant in module.variants[id(left)]] == [32, 192, 1024, None]

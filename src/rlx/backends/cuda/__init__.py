@@ -84,9 +84,7 @@ class DriverBackend(Backend):
         return build.unsupported(graph, self.maker())
 
     def claim(self, node: Node) -> str | None:
-        from rlx.backends import simt_claims
-
-        return simt_claims.claim(node)
+        return self.maker().claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.cuda import build

@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlx import flags
-from rlx.backends import simt_support
+from rlx.backends import simt_claims, simt_support
 from rlx.backends.base import Options, Unsupported
+from rlx.backends.claims import Claim
+from rlx.backends.cuda import claims
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
-from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
-from rlx.codegen.simt import contraction, fma_tile, irregular, row_product, team_attention, team_contraction
+from rlx.codegen.simt import (
+    contraction,
+    fma_tile,
+    irregular,
+    row_product,
+    team_attention,
+    team_contraction,
+    team_layouts,
+)
 from rlx.codegen.simt.language.cuda import CUDA
 from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
@@ -23,7 +32,9 @@ from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
@@ -35,13 +46,17 @@ from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack, joined_taps
+from rlx.kernel.passes.pack_blocks import PackBlocks
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
 from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
+from rlx.kernel.passes.unpack_blocks import UnpackBlocks
 from rlx.kernel.pipeline import to_kernels
+from rlx.ops.packed import PackedMatmul
 from rlx.passes.driver import Pass
-from rlx.passes.pipeline import joined, layout, narrowed, optimise, standard
+from rlx.passes.merge_dots import MergePacked
+from rlx.passes.pipeline import canonicalise, joined, layout, legalise, narrowed, optimise, raise_composites
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
@@ -57,12 +72,16 @@ class Maker:
     target    what its kernels may be
     passes    what makes of a program one for it
     padded    dtypes whose convolutions keep their pads, which products leave out
+    claim     which composites its kernels take
+    raises    what finds those that nets do not have as such
     """
 
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
     padded: frozenset[DType] = frozenset()
+    claim: Claim = simt_claims.claim
+    raises: tuple[Pass, ...] = ()
 
     def at(self, precision: str) -> Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
@@ -101,7 +120,7 @@ class Plan:
 def _panels(work: Contraction) -> tuple[int, int]:
     """Of weights that a batch has one of for each, only matrix units find the panels."""
     width, group = team_contraction.panels(work)
-    if width or any(number < len(work.batch) for number, _ in work.b.axes):
+    if work.blocks is not None or width or any(number < len(work.batch) for number, _ in work.b.axes):
         return width, group
     return contraction.panels(work)
 
@@ -111,10 +130,18 @@ def _most_rows(nest: LoopNest, work: Contraction) -> int:
     return row_product.most_rows(nest, work) if work.packed and team_contraction.takes(work) else 0
 
 
+def _unpacks(work: Contraction) -> bool:
+    """Whether workgroups unpack a right side of few bits, once that is in panels."""
+    return team_contraction.takes(replace(work, packed=PANEL, group=PANEL_BYTES))
+
+
 def _takes_parts(work: Contraction | FusedAttention) -> bool:
     """Whether matrix units compute products or attention of f32, as they lie or with weights in panels."""
     if isinstance(work, FusedAttention):
         return team_attention.takes(work)
+    if work.blocks is not None:  # of many rows, once it is unpacked; of few, products are exact
+        rows = Linear(0, ((work.n_axis, work.k), (work.k_axis, 1)))
+        return team_contraction.takes(replace(work, b=rows, b_dtype=work.a_dtype, blocks=None))
     work = joined_taps(work)
     return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
@@ -129,14 +156,17 @@ def kernel_passes() -> list[KernelPass]:
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
         Pack(_panels, batched=True),
+        PackBlocks(_unpacks),
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),
         BesideEachOther(lambda nest: True),
+        UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset((*team_contraction.HALVES, dtypes.f32)))
+PADDED = frozenset((*team_layouts.HALVES, dtypes.f32))
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, PADDED, claims.claim, (claims.weights,))
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
@@ -151,8 +181,9 @@ def why_unsupported(dtype: DType) -> str | None:
 
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
-    policy = options.policy()
-    ready = standard(options.dispatch.claims(claim), policy, narrows=True)
+    policy, claimed = options.policy(also=(PackedMatmul,)), options.dispatch.claims(maker.claim)
+    composites = [*canonicalise(claimed), *maker.raises, *raise_composites(), MergePacked()]
+    ready = [*composites, *legalise(claimed, policy, narrows=True)]
     return [*ready, *narrowed(policy), *layout(maker.padded), *joined()]
 
 

@@ -10,13 +10,14 @@ from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_cost import SimtEstimator
 from rlx.cost.estimate import Rates
 from rlx.ir.graph import Graph
+from rlx.ops.packed import PackedMatmul
 
 
 class CudaEstimator(SimtEstimator):
     """Prices the kernels that `build` makes."""
 
     def __init__(self, graph: Graph, options: Options, rates: Rates, maker: Maker = NVIDIAS) -> None:
-        super().__init__(graph, options, rates, maker.at(options.precision).passes())
+        super().__init__(graph, options, rates, maker.at(options.precision).passes(), maker.claim, (PackedMatmul,))
         self.memory = plan_temporaries(self.program, self.graph, True)
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:

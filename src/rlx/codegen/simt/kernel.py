@@ -52,14 +52,8 @@ def render(
             return wide_nests.WideNest(work, slots, language, width).shader(bindings, name)
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
-        case Contraction() as work if target.teams and team_contraction.takes(work):
-            return tile_contraction.render(work, slots, bindings, name, target, language)
-        case Contraction() as work if target.teams and (tile := fma_tile.layout_of(work, slots, target)):
-            return fma_tile.render(work, slots, bindings, name, target, language, tile)
-        case Contraction() as work if sliced.takes(work, target):
-            return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:
-            return contraction.render(work, slots, bindings, name, target, language)
+            return _of_contraction(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
             if target.rows == team_attention.MANY_GUESS and tile_attention.takes(work, slots):
                 return tile_attention.TileAttention(work, slots, language).shader(bindings, name)
@@ -80,3 +74,20 @@ def render(
             return irregular.render(work, slots, bindings, name, target, language)
     sources = ", ".join(kernel.sources)
     raise CompileError(f"[{kernel.name}] no shader for {type(kernel.work).__name__}, at node {sources}")
+
+
+def _of_contraction(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
+) -> Shader:
+    given = (work, slots, bindings, name, target, language)
+    if work.blocks is not None:
+        if target.teams and team_contraction.takes(work):
+            return team_contraction.render(*given)
+        return loops.render(work.as_nest(), slots, bindings, name, target, language)
+    if target.teams and team_contraction.takes(work):
+        return tile_contraction.render(*given)
+    if target.teams and (tile := fma_tile.layout_of(work, slots, target)):
+        return fma_tile.render(*given, tile)
+    if sliced.takes(work, target):
+        return sliced.Sliced(work, slots, bindings, name, language).render()
+    return contraction.render(*given)

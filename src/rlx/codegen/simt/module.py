@@ -177,8 +177,9 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
         return
     rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and _has_tiles(work):
-        for most, guess in team_layouts.GUESSES:
-            yield rows, most, guess
+        for most, guess in team_layouts.guesses_of(work):
+            if most is None or most > work.above:
+                yield rows, most, guess
     else:
         yield rows, None, target.rows
 

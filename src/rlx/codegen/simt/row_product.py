@@ -34,7 +34,7 @@ PAD_BYTES = 16
 
 def most_rows(nest: LoopNest, product: Contraction) -> int:
     """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none."""
-    is_narrow = product.a_dtype.itemsize == 2 or product.float_parts
+    is_narrow = product.a_dtype.itemsize == 2 or product.float_parts or product.blocks is not None
     if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or not is_narrow:
         return 0
     fitting = 0

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from rlx.codegen.simt import float_parts
+from rlx.codegen.simt import block_sums, float_parts
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
@@ -22,12 +22,15 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_layouts import (
-    GUESSES,
     HALF,
+    HALVES,
     PAD,
     PANEL,
+    PIECE_BYTES,
     Layout,
     chunk_of,
+    guesses_of,
+    is_of_bytes,
     layout_of,
     piece_of,
     rows_of,
@@ -36,12 +39,12 @@ from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
+from rlx.kernel.ir.blocks import PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, contiguous
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
-HALVES = (dtypes.f16, dtypes.bf16)
 LEAST = 16
 """Elements along k that are worth while."""
 FEW_ROWS = 32
@@ -55,10 +58,11 @@ every GPU has room for, and half of what those have whose kernels overlap, so th
 
 def takes(work: Contraction) -> bool:
     """Whether a workgroup can compute it: rows that are contiguous along k, and as long as pieces of 16 bytes are."""
+    if work.blocks is not None:
+        return block_sums.takes(work)
     parts = work.float_parts and work.a_dtype is dtypes.f32 and work.dtype is dtypes.f32
-    if not (parts or work.a_dtype in HALVES) or work.a_dtype is not work.b_dtype or not work.dtype.is_float:
-        return False
-    if work.dtype is dtypes.f64 or not _has_pieces(work):
+    floats = (parts or work.a_dtype in HALVES) and work.a_dtype is work.b_dtype and work.dtype.is_float
+    if not (floats or is_of_bytes(work)) or work.dtype is dtypes.f64 or not _has_pieces(work):
         return False
     panels = (PANEL, chunk_of(work))
     return (work.packed, work.group) == panels if work.packed else work.b.coefficient(work.k_axis) == 1
@@ -67,6 +71,8 @@ def takes(work: Contraction) -> bool:
 def panels(work: Contraction) -> tuple[int, int]:
     """Width of panels for the static right side of a contraction that a workgroup computes, and of groups; 0 for
     none."""
+    if work.blocks is not None:
+        return 0, 1
     chunk = chunk_of(work)
     return (PANEL, chunk) if takes(dataclasses.replace(work, packed=PANEL, group=chunk)) else (0, 1)
 
@@ -74,7 +80,7 @@ def panels(work: Contraction) -> tuple[int, int]:
 def _has_pieces(work: Contraction) -> bool:
     """Whether rows of a are pieces of 16 bytes; of a window they may end with half of one."""
     piece = piece_of(work)
-    least = piece // 2 if work.taps and not work.float_parts else piece
+    least = piece // 2 if work.taps and work.a_dtype in HALVES else piece
     fits = isinstance(work.k, int) and work.k >= LEAST and work.k % least == 0
     return fits and work.a.coefficient(work.k_axis) == 1
 
@@ -90,7 +96,8 @@ def _most_rows(work: Contraction, rows_guess: int) -> float:
     rows = rows_of(work)
     if isinstance(rows, int):
         return rows
-    return next((most for most, guess in GUESSES if guess == rows_guess and most is not None), math.inf)
+    guesses = guesses_of(work)
+    return next((most for most, guess in guesses if guess == rows_guess and most is not None), math.inf)
 
 
 class TeamContraction(Writer):
@@ -112,6 +119,12 @@ class TeamContraction(Writer):
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
         self.chunk, self.piece = chunk_of(work), piece_of(work)
+        is_bytes = work.blocks is not None
+        self.right_chunk, self.right_piece = (PANEL_BYTES, PIECE_BYTES) if is_bytes else (self.chunk, self.piece)
+        """Elements of the right side's buffer along k that four lanes have of a column, and that one has."""
+        self.blocks = block_sums.BlockSums(self) if work.blocks is not None else None
+        self.sum_type = "int" if is_of_bytes(work) else "float"
+        self.mma = f"mma_{work.a_dtype}" if work.dtype.is_float else f"mma_{work.a_dtype}_{work.b_dtype}"
         self.bounds = Bounds(work, self.body)
         self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
@@ -192,10 +205,12 @@ class TeamContraction(Writer):
             at = code.let(self._column(j), "b")
             for i in range(self.held):
                 chunk = f"(part + {i * slices})"
-                source = f"slot{work.b_slot} + {at} + {chunk} * {self.chunk * PANEL} + own * {self.piece}"
+                source = f"slot{work.b_slot} + {at} + {chunk} * {self.right_chunk * PANEL} + own * {self.right_piece}"
                 there = "" if (i + 1) * slices <= chunks else f"{chunk} < {chunks}, "
                 code.emit(f"copy_ahead{'_if' if there else ''}({there}&{self._held(j, str(i))}, {source});")
         code.emit("commit_copies();")
+        if self.blocks is not None:
+            self.blocks.hold()
 
     def _held(self, panel: int, step: str) -> str:
         """A lane's piece of a panel's weights at one of its steps; nobody else has it."""
@@ -266,12 +281,15 @@ class TeamContraction(Writer):
 
     def _sums(self) -> None:
         """16 bytes of each row and column at a time: two steps of the matrix units."""
+        if self.blocks is not None:
+            self.blocks.write()
+            return
         work, code, layout = self.work, self.code, self.layout
         m_tiles, n_tiles = layout.rows // 16, layout.columns // 8
         k = _static(work.k)
         few = self.most_rows <= HALF
         a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
-        code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
+        code.emit(f"{self.sum_type} sums[{m_tiles}][{n_tiles}][4] = {{}};")
         if self.held:
             code.emit("wait_copies<0>();")
         b = [] if self.held else [code.let(self._column(j), "b") for j in range(n_tiles)]
@@ -314,8 +332,12 @@ class TeamContraction(Writer):
                     for j in range(n_tiles):
                         self._multiply(f"sums[{i}][{j}]", left[2 * i], left[2 * i + 1], right[j])
         self._declare()
-        for i in range(m_tiles):
-            for j in range(n_tiles):
+        self._put_sums()
+
+    def _put_sums(self) -> None:
+        """The sums of a warp, into workgroup memory."""
+        for i in range(self.layout.rows // 16):
+            for j in range(self.layout.columns // 8):
                 for number in range(2 if self.kept <= HALF else 4):
                     row = f"warp_row + {16 * i + 8 * (number // 2)} + own / 4"
                     column = f"warp_column + {8 * j + number % 2} + own % 4 * 2"
@@ -336,10 +358,10 @@ class TeamContraction(Writer):
         loops.enter_context(code.block(head))
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
-        """What four lanes have of eight rows each, high and low, and of eight columns: 32 steps along k."""
+        """What four lanes have of eight rows each, high and low, and of eight columns: 64 bytes along k."""
         for x, y in ("xy", "zw"):
             left = ", ".join(f"{rows}.{pair}" for pair in (x, y) for rows in (high, low))
-            self.code.emit(f"mma_{self.work.a_dtype}({sums}, {left}, {right}.{x}, {right}.{y});")
+            self.code.emit(f"{self.mma}({sums}, {left}, {right}.{x}, {right}.{y});")
 
     def _column(self, number: int) -> str:
         """Where a lane begins in the columns of its tile of this number."""
@@ -353,12 +375,17 @@ class TeamContraction(Writer):
 
     # results
 
+    @property
+    def pitch(self) -> int:
+        """Floats from row to row of the sums in workgroup memory."""
+        return self.layout.tile[1] + PAD
+
     def _declare(self) -> None:
-        size = self.layout.warps[2] * self.kept * (self.layout.tile[1] + PAD)
-        self.language.shared_variable(self.code, "shared_sums", "float", size)
+        size = self.layout.warps[2] * self.kept * self.pitch
+        self.language.shared_variable(self.code, "shared_sums", self.sum_type, size)
 
     def _put(self, row: str, column: str, value: str) -> None:
-        put = f"shared_sums[(part * {self.kept} + {row}) * {self.layout.tile[1] + PAD} + {column}] = {value};"
+        put = f"shared_sums[(part * {self.kept} + {row}) * {self.pitch} + {column}] = {value};"
         self.code.emit(f"if (own / 4 < {self.kept}) {put}" if self.kept < HALF else put)
 
     def _finish(self) -> None:
@@ -372,10 +399,10 @@ class TeamContraction(Writer):
             body.axes[work.n_axis] = code.let(f"{self.left} + {column}", "at")
             m, n = self.record.dim(work.m), self.record.dim(work.n)
             with body.scope(f"if ({body.axes[work.m_axis]} < {m} && {body.axes[work.n_axis]} < {n})"):
-                places = [f"shared_sums[({part} * {rows} + {row}) * {columns + PAD} + {column}]"
+                places = [f"shared_sums[({part} * {rows} + {row}) * {self.pitch} + {column}]"
                           for part in range(self.layout.warps[2])]  # fmt: skip
                 total = code.let(language.rounded(work.dtype, " + ".join(places)))
-                if work.float_parts:
+                if work.float_parts and work.blocks is None:
                     total = self._made_sure(total)
                 body.accumulated = Reg(total, work.dtype, False)
                 for stage in nests.legal_stages(work.epilogue):
@@ -411,13 +438,17 @@ class TeamContraction(Writer):
         return code.let(f"slot{work.b_slot} + {self.body.fresh_offset(work.b)} + {own}", "right")
 
 
-def mma_of(work: Contraction) -> tuple[int, int, int]:
-    """What an instruction multiplies along m, n and k."""
-    return 16, 8, 8 if work.float_parts else 16
+def mma_of(work: Contraction) -> tuple[int, int, int] | None:
+    """What an instruction multiplies along m, n and k, if it is one of matrix units."""
+    if work.blocks is not None and work.a_dtype is dtypes.f32:
+        return None
+    return 16, 8, 8 if work.float_parts else 32 if is_of_bytes(work) else 16
 
 
 def depth(work: Contraction) -> int:
-    """Elements of a column of a panel, with those behind its end."""
+    """Elements of a column of a panel, with those behind its end; of blocks the bytes."""
+    if work.blocks is not None:
+        return work.blocks.chunks * PANEL_BYTES
     return -(-_static(work.k) // work.group) * work.group
 
 

@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
 
+HALVES = (dtypes.f16, dtypes.bf16)
 WARP = 32
 SHARED_BYTES = 48 << 10
 MOST_LANES = 512
@@ -37,6 +39,18 @@ MANY_SLICES = (8, 12)
 """Warps along k of few rows."""
 MOST_PANELS = 8
 """Panels of columns of a tile of few rows."""
+PIECE_BYTES = 16
+MOST_ROWS, MOST_ROWS_OF_F32 = 64, 8
+"""Rows that products unpack weights of few bits for themselves: for more of them those are unpacked to memory."""
+GUESSES_OF_BLOCKS = ((1, 1), (HALF, HALF), (32, 32), (None, MOST_ROWS))
+GUESSES_OF_F32 = ((1, 1), (None, MOST_ROWS_OF_F32))
+"""As `GUESSES`, of such products."""
+SLICES = (1, 2, 4, 8, 12, 16)
+"""Warps along k of theirs."""
+PANELS_OF_ROWS = ((HALF, 8), (32, 4), (MOST_ROWS, 2))
+"""Panels of columns of a tile of at most so many rows,"""
+PANELS_OF_MANY = 4
+"""and of few rows where there are far more tiles than multiprocessors."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -71,12 +85,31 @@ class Layout:
 
 def chunk_of(work: Contraction) -> int:
     """Elements along k that four lanes have of a row: with a panel's columns, what a warp reads at once."""
+    if work.blocks is not None:
+        return CHUNK_BYTES * 8 // work.blocks.bits
     return CHUNK_BYTES // work.a_dtype.itemsize
 
 
 def piece_of(work: Contraction) -> int:
     """Elements of 16 bytes."""
-    return 16 // work.a_dtype.itemsize
+    return PIECE_BYTES // work.a_dtype.itemsize
+
+
+def most_rows_of_blocks(work: Contraction) -> int:
+    """Rows up to which a product unpacks weights of few bits itself."""
+    return MOST_ROWS if work.a_dtype in HALVES else MOST_ROWS_OF_F32
+
+
+def guesses_of(work: Contraction) -> tuple[tuple[int | None, int], ...]:
+    """Numbers of rows up to which they are taken for another number, where only a run tells them."""
+    if work.blocks is None:
+        return GUESSES
+    return GUESSES_OF_BLOCKS if work.a_dtype in HALVES else GUESSES_OF_F32
+
+
+def is_of_bytes(work: Contraction) -> bool:
+    """Whether it is an exact product of bytes."""
+    return {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
 
 
 def rows_of(work: Contraction) -> Dim:
@@ -88,6 +121,8 @@ def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
     """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
     operands. Dims of rows that only a run tells are taken to make so many `rows`."""
     known = with_rows(work, rows)
+    if work.blocks is not None:
+        return _of_blocks(known)
     if _static(rows_of(known)) <= HALF and _static(known.k) >= chunk_of(known) * min(MANY_SLICES):
         return _narrow(known)
     return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
@@ -105,6 +140,21 @@ def _narrow(work: Contraction) -> Layout:
         max(MANY_SLICES) if tiles == 1 and _static(work.k) >= chunk_of(work) * max(MANY_SLICES) else min(MANY_SLICES)
     )
     return Layout(16, 8 * tiles, (1, 1, slices))
+
+
+def _of_blocks(work: Contraction) -> Layout:
+    """The layout of weights of few bits: so many columns that each multiprocessor has a tile, and so many warps along k
+    that each has as few steps as possible."""
+    blocks, most_rows = work.blocks, most_rows_of_blocks(work)
+    assert blocks is not None
+    rows = min(_static(work.m), most_rows)
+    tiles = max(1, round(-(-_static(work.n) // PANEL) / MULTIPROCESSORS))
+    most = next(panels for limit, panels in PANELS_OF_ROWS if rows <= limit)
+    panels = tiles if tiles <= most else min(most, PANELS_OF_MANY)
+    slices = [count for count in SLICES if rows <= HALF or count <= min(MANY_SLICES)]
+    fewest = min(slices, key=lambda count: (-(-blocks.chunks // count), count))
+    height = -(-rows // 16) * 16 if work.a_dtype in HALVES else rows
+    return Layout(height, PANEL * panels, (1, 1, fewest))
 
 
 def with_rows(work: Contraction, rows: int) -> Contraction:

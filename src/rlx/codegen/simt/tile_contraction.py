@@ -1,5 +1,5 @@
-"""Contractions with many rows, on matrix units, of 16-bit floats and of f32 as sums of shorter floats: tiles of both
-sides come to workgroup memory, some steps ahead, and all warps of a workgroup take them from there.
+"""Contractions with many rows, on matrix units, of 16-bit floats, of bytes, and of f32 as sums of shorter floats:
+tiles of both sides come to workgroup memory, some steps ahead, and all warps of a workgroup take them from there.
 
 Both sides lie there as weights do in panels: of eight rows, or columns, 64 bytes along k are 512 neighbouring bytes.
 In them the four pieces of a row are swapped by the row's number, so that neither the lanes that copy at once meet in a
@@ -18,7 +18,7 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
-from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP
+from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_bytes
 from rlx.codegen.simt.tile_layouts import MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
@@ -321,7 +321,7 @@ class TileContraction(TeamContraction):
                     self._unrolled(inner, "j", n_tiles)
                     self._unrolled(inner, "i", m_tiles)
                     rows = ", ".join(f"left[{number}][i].{word}" for word in "xyzw")
-                    code.emit(f"mma_{self.work.a_dtype}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
+                    code.emit(f"{self.mma}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
 
     def _multiply_parts(self) -> None:
         """The same of f32: both sides are taken apart, the columns one tile after the other."""
@@ -372,6 +372,7 @@ class TileContraction(TeamContraction):
         """The sums of a part of each warp's rows, into workgroup memory, or added to those of other warps there."""
         code, layout = self.code, self.ring
         of_a_warp, pitch = layout.rows // layout.parts, layout.tile[1] + PAD
+        to_sum, to_bits = ("(int)", "(unsigned)") if is_of_bytes(self.work) else ("__uint_as_float", "__float_as_uint")
         first = part * of_a_warp // 16
         with ExitStack() as loops:
             self._unrolled(loops, "i", of_a_warp // 16)
@@ -382,8 +383,8 @@ class TileContraction(TeamContraction):
             code.emit(f"HalfPiece* const place = (HalfPiece*)(shared_sums + ({row}) * {pitch} + {column});")
             pair = [f"sums[{first} + i][j][2 * half + {k}]" for k in range(2)]
             if adds:
-                pair = [f"__uint_as_float(place->{word}) + {total}" for word, total in zip("xy", pair)]
-            code.emit(f"*place = HalfPiece{{{', '.join(f'__float_as_uint({total})' for total in pair)}}};")
+                pair = [f"{to_sum}(place->{word}) + {total}" for word, total in zip("xy", pair)]
+            code.emit(f"*place = HalfPiece{{{', '.join(f'{to_bits}({total})' for total in pair)}}};")
             if self.work.float_parts:
                 code.emit("lost |= is_lost(__uint_as_float(place->x)) || is_lost(__uint_as_float(place->y));")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rlx.codegen.simt.body import legal
-from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, with_rows
+from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, is_of_bytes, with_rows
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS
@@ -179,6 +179,14 @@ PARTS = tuple(
     if (layout := TileLayout(rows, columns, warps, depth, stages, chunk=CHUNK // 2)).is_possible
 )
 """Those for products of f32 as sums of shorter floats, which take more registers."""
+BYTES = tuple(
+    layout
+    for rows, columns, warps in WARPS
+    for depth in (128, 64)
+    for stages in (3, 4)
+    if (layout := TileLayout(rows, columns, warps, depth, stages, chunk=2 * CHUNK)).is_possible
+)
+"""Those for products of bytes."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those for GPUs whose warps make products alone."""
 
@@ -214,6 +222,8 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
         return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
 
+    if is_of_bytes(work):
+        return min(BYTES, key=key)
     if work.float_parts:
         return min((*PARTS, *SPLIT_PARTS) if warpgroups else PARTS, key=key)
     return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
@@ -241,7 +251,7 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     slabs = rows // 64 if layout.together else layout.warps[0]
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     a_clock = PARTS_A_CLOCK if work.float_parts else PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK
-    products = rows * columns * k / a_clock
+    products = rows * columns * k / (2 * a_clock if is_of_bytes(work) else a_clock)
     if work.float_parts:  # what a warp takes apart
         products += (layout.rows + layout.columns) * k * layout.warps[0] * layout.warps[1] / SPLIT_A_CLOCK
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.team_layouts import PAD
+from rlx.codegen.simt.team_layouts import PAD, is_of_bytes
 from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -166,6 +166,7 @@ class TileResults:
         """What each stage makes of a sum."""
         body, work = self.body, self.work
         body.axes[work.n_axis] = self.code.let(f"{self.at_n} + {number}", "at") if number else self.at_n
+        total = f"__float_as_int({total})" if is_of_bytes(work) else total  # which lie there by their bits
         body.accumulated = Reg(self.code.let(self.language.rounded(work.dtype, total)), work.dtype, False)
         for node, of_node in pieces.items():
             body.remember(node, self._element(node, of_node, number))

@@ -12,7 +12,8 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.index import Linear, dim_value, index_of, load, row
+from rlx.kernel.ir.blocks import Blocks
+from rlx.kernel.ir.index import Linear, axis, dim_value, index_of, load, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Place, Renderable
 from rlx.records import dataclass
@@ -43,7 +44,9 @@ class Contraction(Renderable):
     zeros behind n and k; `b` then says where the panels of a matrix begin: one that data choose, or one of the batch.
     With `NO_SLOT` as its slot, the left side is in no buffer: who owns the contraction makes it. `float_parts` lets a
     target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have. Where a
-    position of `bounds` is not inside, its elements are zeros, and none is read.
+    position of `bounds` is not inside, its elements are zeros, and none is read. With `blocks` the right side is bytes
+    of elements of few bits, of which k and n are whole; `packed` then means panels of them, and `b` says nothing.
+    A run has either no rows or more than `above`.
     """
 
     NO_SLOT: ClassVar[int] = -1
@@ -65,6 +68,8 @@ class Contraction(Renderable):
     taps: Shape = ()
     float_parts: bool = False
     bounds: tuple[Bound, ...] = ()
+    blocks: Blocks | None = None
+    above: int = 0
 
     @property
     def m_axis(self) -> int:
@@ -95,8 +100,11 @@ class Contraction(Renderable):
         """The sides. Where panels of a packed one begin is no place of its elements, and has no extents; nor has the
         left one where it is not read everywhere."""
         left = Place(self.a_slot, self.a, () if self.bounds else self.extents(), self.a_dtype)
-        right = Place(self.b_slot, self.b, () if self.packed else self.extents(), self.b_dtype)
-        return (right,) if self.a_slot == self.NO_SLOT else (left, right)
+        whole = bool(self.packed) or self.blocks is not None
+        sides = [Place(self.b_slot, self.b, () if whole else self.extents(), self.b_dtype)]
+        if self.blocks is not None:
+            sides += [Place(slot, Linear(), (), self.blocks.scale) for slot in self.blocks.slots()]
+        return tuple(sides) if self.a_slot == self.NO_SLOT else (left, *sides)
 
     def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
         return dataclasses.replace(
@@ -108,10 +116,17 @@ class Contraction(Renderable):
         inside = [bound.is_inside for bound in self.bounds]
         return reduce(lambda a, b: ex.apply("and", a, b), inside) if inside else None
 
+    def weight(self, column: Expr, k: Expr) -> Expr:
+        """The element of a right side of blocks, as the left side multiplies it."""
+        assert self.blocks is not None
+        return self.blocks.element(self.b_slot, bool(self.packed), column, k, self.a_dtype)
+
     def as_nest(self) -> LoopNest:
         """The same as a plain nest with one reduction: what any code generator can take."""
         a = load(self.a_slot, self.a, self.a_dtype, self.guard())
         b = load(self.b_slot, self.b, self.b_dtype)
+        if self.blocks is not None:
+            b = self.weight(axis(self.n_axis), axis(self.k_axis))
         total = dtypes.accumulator(self.dtype)
         body = ex.cast(a, total) * ex.cast(b, total)
         done = ex.cast(row(0, total), self.dtype)

@@ -32,9 +32,10 @@ def nest_on_slots(nest: LoopNest, of: tuple[int, ...], slots: tuple[int, ...]) -
 def product_on_slots(work: Contraction, of: tuple[int, ...], slots: tuple[int, ...]) -> Contraction:
     """The same of a contraction."""
     places = _places(of, slots)
+    blocks = work.blocks and work.blocks.on_slots(places)
     return dataclasses.replace(
         work, a_slot=places.get(work.a_slot, Contraction.NO_SLOT), a=_line(work.a, places),
-        b_slot=places[work.b_slot], b=_line(work.b, places),
+        b_slot=places[work.b_slot], b=_line(work.b, places), blocks=blocks,
         epilogue=tuple(_store(store, places) for store in work.epilogue),
     )  # fmt: skip
 

@@ -169,9 +169,15 @@ def _(work: LoopNest, writer: _Writer) -> list[str]:
 
 @describe.register
 def _(work: Contraction, writer: _Writer) -> list[str]:
-    *left, b = _places(work.reads(), writer)
-    a = left[0] if left else "the rows"
-    if work.packed:
+    places = _places(work.reads(), writer)
+    a = places.pop(0) if work.a_slot != work.NO_SLOT else "the rows"
+    b = places[0]
+    if work.blocks is not None:
+        kind = "panels" if work.packed else "rows"
+        scales = " and ".join(f"%{writer.kernel.slots[slot]}" for slot in work.blocks.slots())
+        each = f"blocks of {work.blocks.block} x {work.blocks.bits} bits"
+        b = f"%{writer.kernel.slots[work.b_slot]} in {kind} of {each}, scaled by {scales}"
+    elif work.packed:
         b = f"%{writer.kernel.slots[work.b_slot]} in panels of {work.packed}" + (f"x{work.group}" * (work.group > 1))
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
     over = ", ".join(f"a{n} in {extent}" for n, extent in summed)

@@ -7,7 +7,7 @@
 4. Elements that are read and written have their buffer's dtype.
 5. Bodies speak of loop axes that there are, and of statements that came before.
 6. Places at known sizes lie inside their buffers. (What data decide is checked by the graph, `passes.checks`.)
-7. An alias lies in buffers of its dtype that are there, and the whole of it inside of them.
+7. An alias lies in buffers of its dtype that are there, and the whole of it inside of them; or it is all of one of u8.
 8. Every output is written.
 9. Behind a kernel that writes into a state nobody reads what the state held before.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rlx.errors import CompileError
+from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
@@ -150,6 +151,12 @@ class Verifier:
             name = self.program.buffers[number].name
             raise self._fail(kernel, f"expected buffer {number} ({name!r}) to be written before it is read")
 
+    def _is_view(self, number: int, base: int) -> bool:
+        """Whether an alias and what it lies in have one dtype, or it is all bytes of that as words."""
+        alias, held = self.program.buffers[number], self.program.buffers[base]
+        whole = self.program.aliases.get(number) == (base, 0) and alias.nbytes == held.nbytes
+        return alias.dtype is held.dtype or (held.dtype is dtypes.u8 and alias.dtype.kind == "uint" and whole)
+
     def _aliases(self) -> None:
         program = self.program
         for number, holders in program.holds.items():
@@ -157,11 +164,13 @@ class Verifier:
             if buffer.kind != "alias":
                 raise CompileError(f"[kernel/{self.after}] expected an alias, got the {buffer.kind} {number}")
             for base in holders:
-                if not 0 <= base < len(program.buffers) or program.buffers[base].dtype is not buffer.dtype:
+                if not 0 <= base < len(program.buffers) or not self._is_view(number, base):
                     held = f"expected buffer {number} ({buffer.name!r}) to lie in one of {buffer.dtype}"
                     raise CompileError(f"[kernel/{self.after}] {held}, got buffer {base}")
         for number, (base, first) in program.aliases.items():
             part, whole = program.buffers[number].size, program.buffers[base].size
+            if program.buffers[number].dtype is not program.buffers[base].dtype:
+                continue
             known = isinstance(first, int) and isinstance(part, int) and isinstance(whole, int)
             if known and not 0 <= first <= whole - part:
                 raise CompileError(

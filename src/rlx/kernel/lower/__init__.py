@@ -3,6 +3,6 @@
 Importing this package fills the table of kinds (`table.py`).
 """
 
-from rlx.kernel.lower import attention, contraction, control, elementwise, irregular, lowering, reduce, windows
+from rlx.kernel.lower import attention, blocks, contraction, control, elementwise, irregular, lowering, reduce, windows
 
-__all__ = ["attention", "contraction", "control", "elementwise", "irregular", "lowering", "reduce", "windows"]
+__all__ = ["attention", "blocks", "contraction", "control", "elementwise", "irregular", "lowering", "reduce", "windows"]

@@ -77,7 +77,7 @@ def lower_product(context: LoweringContext, group: Group) -> None:
     store = epilogue(context, kernel, group, count)
     extents = [lhs.shape[i] for i in left[:batch]] + [lhs.shape[i] for i in rows] + [rhs.shape[i] for i in columns]
     depth = [lhs.shape[i] for i in left[batch:]]
-    work = _contraction(extents, depth, batch, len(rows), len(columns), a, b, group.anchor.types[0].dtype, store)
+    work = contraction_of(extents, depth, batch, len(rows), len(columns), a, b, group.anchor.types[0].dtype, store)
     context.add(kernel, name_of(group), work, group.members)
 
 
@@ -95,7 +95,7 @@ def epilogue(context: LoweringContext, kernel: KernelBuilder, group: Group, rank
     return Store(0, context.offset(value, index), emitter.emit(value, index), False)
 
 
-def _contraction(
+def contraction_of(
     extents: list[Dim], depth: list[Dim], batch: int, rows: int, columns: int, a: Expr, b: Expr, dtype: DType,
     store: Store,
 ) -> Work:  # fmt: skip

@@ -69,7 +69,7 @@ class Pack(LeafPass):
         extents = (*(work.batch[number] for number in _lead(work)), work.n, *work.taps, work.k)
         key = (source.number, dataclasses.replace(work.b, others=()), extents, panels)
         if key not in self._packed:
-            self._packed[key] = _pack(program, work, source, *panels)
+            self._packed[key] = packed_copy(program, work, source, *panels)
         return [_with_packed(kernel, work, self._packed[key], *panels)]
 
 
@@ -95,7 +95,8 @@ def _lead(work: Contraction) -> tuple[int, ...]:
     return tuple(number for number, _ in work.b.axes if number < len(work.batch))
 
 
-def _pack(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:
+def packed_copy(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:
+    """A new buffer for the panels of a right side, which `prepare` fills from its source."""
     panels = dims.ceildiv(work.n, width)
     depth = (*work.taps, dims.ceildiv(work.k, group))
     lead = _lead(work)

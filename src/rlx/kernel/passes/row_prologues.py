@@ -58,7 +58,8 @@ class RowPrologues(KernelPass):
             program.main.remove(kernel)
             return
         many = dims.add(1, dims.mul(few, -1))
-        program.main.insert(at, dataclasses.replace(product, work=_at_times(work, many)))
+        left = dataclasses.replace(_at_times(work, many), above=most)
+        program.main.insert(at, dataclasses.replace(product, work=left))
         outer = (dims.mul(nest.outer[0], many), *nest.outer[1:])
         start = program.main.index(kernel)
         program.main[start] = dataclasses.replace(kernel, work=dataclasses.replace(nest, outer=outer))

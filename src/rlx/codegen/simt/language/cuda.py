@@ -71,7 +71,14 @@ class CudaPart(Cuda):
 
 CUDA = Cuda()
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh", "cuda_clusters.cuh")
+PTX = (
+    "cuda_halves.cuh",
+    "cuda_launch.cuh",
+    "cuda_matrix.cuh",
+    "cuda_bytes.cuh",
+    "cuda_copies.cuh",
+    "cuda_clusters.cuh",
+)
 """Texts with instructions of PTX."""
 
 
@@ -81,9 +88,9 @@ def prelude(ptx: bool = True) -> str:
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
     parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
-    return "\n".join([*parts, *([warpgroup_products(), float_parts()] if ptx else [])])
+    return "\n".join([*parts, *([warpgroup_products(), by_ptx()] if ptx else [])])
 
 
-def float_parts() -> str:
-    """Products of f32 as sums of shorter floats, which call those of matrix units."""
-    return text_of("cuda_parts.cuh")
+def by_ptx() -> str:
+    """What calls instructions of PTX: products of f32 as sums of shorter floats, and elements of few bits."""
+    return text_of("cuda_parts.cuh", "cuda_blocks.cuh")

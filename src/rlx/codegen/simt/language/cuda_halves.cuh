@@ -33,3 +33,28 @@ __device__ __forceinline__ unsigned pair_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
+
+// Two floats of 16 bits a word, rounded once each.
+__device__ __forceinline__ unsigned less_f16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+
+__device__ __forceinline__ unsigned times_f16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+
+__device__ __forceinline__ unsigned less_bf16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(0x3f803f80u), "r"(b ^ 0x80008000u));
+  return made;
+}
+
+__device__ __forceinline__ unsigned times_bf16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(b), "r"(0x80008000u));
+  return made;
+}

@@ -32,3 +32,16 @@ __device__ __forceinline__ Piece piece_ahead(const T* place) {
                : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w) : "l"(place));
   return piece;
 }
+
+// The same of a single element.
+__device__ __forceinline__ unsigned element_ahead(const unsigned short* place) {
+  unsigned short element;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(element) : "l"(place));
+  return element;
+}
+
+__device__ __forceinline__ float element_ahead(const float* place) {
+  float element;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(element) : "l"(place));
+  return element;
+}

@@ -1,0 +1,69 @@
+"""The composites that NVIDIA's GPUs run without decomposing them: those of all devices with kernels from
+`codegen/simt`, and products with weights of few bits."""
+
+from __future__ import annotations
+
+from rlx.backends import simt_claims
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Node, Value
+from rlx.ir.op import Constant, Param
+from rlx.ops.packed import PackedMatmul
+from rlx.passes.packed_weights import rules_of
+
+PIECE_BITS, WORD_BITS = 128, 32
+"""What a lane loads of a row at once, and unpacks at once."""
+LEAST_COLUMNS = 8
+
+
+def claim(node: Node) -> str | None:
+    """As `Backend.claim`."""
+    return packed_matmul(node) if isinstance(node.op, PackedMatmul) else simt_claims.claim(node)
+
+
+def packed_matmul(node: Node) -> str:
+    """Why kernels do not unpack the weights of a product as they use them; empty if they do."""
+    op, (x, w, scale, *zero) = node.op, node.inputs
+    assert isinstance(op, PackedMatmul)
+    narrow = x.dtype in (dtypes.f16, dtypes.bf16) and scale.dtype in (x.dtype, dtypes.f32)
+    if not narrow and not (x.dtype is dtypes.f32 and scale.dtype is dtypes.f32):
+        return f"{x.dtype} with scales of {scale.dtype}"
+    if not all(is_static(operand) for operand in (w, scale, *zero)):
+        return "weights that a run makes"
+    columns = w.shape[0]
+    if not isinstance(columns, int):
+        return f"{columns} columns"
+    return _misfit(op.bits, op.block, op.depth, columns)
+
+
+def _misfit(bits: int, block: int, depth: int, columns: int) -> str:
+    """What of a weight does not fit; empty if all of it does."""
+    piece, word = PIECE_BITS // bits, WORD_BITS // bits
+    if columns < LEAST_COLUMNS:
+        return f"{columns} columns: a panel has {LEAST_COLUMNS}"
+    if depth % piece:
+        return f"a depth of {depth}: 16 bytes have {piece} elements"
+    if block % piece and (piece % block or block % word):
+        return f"blocks of {block}: words have {word} elements"
+    return ""
+
+
+def _block_of(bits: int, block: int, depth: int, columns: int) -> int | None:
+    return None if _misfit(bits, block, depth, columns) else block
+
+
+weights = rules_of("packed-weights", _block_of)
+"""Dequantised weights as what they were, before products with them merge."""
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value is made of weights and constants alone."""
+    pending, seen = [value.node], {id(value.node)}
+    while pending:
+        node = pending.pop()
+        if node.regions or not (node.inputs or isinstance(node.op, (Param, Constant))):
+            return False
+        for operand in node.inputs:
+            if id(operand.node) not in seen:
+                seen.add(id(operand.node))
+                pending.append(operand.node)
+    return True

@@ -1,0 +1,95 @@
+"""Products of bytes on matrix units, on the emulated driver: equal to the reference, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.tile_layouts import tile_of
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.kernel.ir.contraction import Contraction
+
+from .emulated_driver import EmulatedDriver
+
+COMBINATIONS = [("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8")]
+
+
+def drawn(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
+    """All bytes, the greatest and the least ones more often."""
+    numpy_dtype = dtypes.of(dtype).numpy
+    low, high = np.iinfo(numpy_dtype).min, np.iinfo(numpy_dtype).max
+    random = np.random.default_rng(seed)
+    return np.clip(random.integers(2 * low - 40, 2 * high, shape), low, high).astype(numpy_dtype)
+
+
+def byte_products(graph: Graph) -> list[Contraction]:
+    works = [kernel.work for kernel in program_of(graph).main if isinstance(kernel.work, Contraction)]
+    return [work for work in works if team_contraction.takes(work) and work.dtype is dtypes.i32]
+
+
+def check(graph: Graph, given: dict[str, Array]) -> None:
+    expected = rlx.Session("reference").compile(graph).run(given)
+    for made, exact in zip(rlx.Session("cuda").compile(graph).run(given), expected, strict=True):
+        np.testing.assert_array_equal(made, exact)
+
+
+@pytest.mark.parametrize(("left", "right"), COMBINATIONS)
+def test_sums_and_zero_points_are_exact(left: str, right: str, driver: EmulatedDriver) -> None:
+    """Columns do not fill a panel, and the depth no chunk."""
+    graph = Graph("bytes")
+    x, x_zero = graph.input("x", ("n", 144), left), graph.input("x_zero", ("n", 1), left)
+    w = graph.param("w", (144, 43), right, data=drawn(1, (144, 43), right))
+    w_zero = graph.param("w_zero", (43,), right, data=drawn(2, (43,), right))
+    graph.output(ops.integer_matmul(x, w, x_zero, w_zero), name="y")
+    assert len(byte_products(graph)) == 1
+    for rows in (1, 9, 40, 0):
+        check(graph, {"x": drawn(rows, (rows, 144), left), "x_zero": drawn(rows + 1, (rows, 1), left)})
+
+
+@pytest.mark.parametrize("rows", [16, 200])
+def test_bytes_on_both_sides_are_requantised(rows: int, driver: EmulatedDriver) -> None:
+    """A right side that a run brings, read along its rows, and u8 behind the product."""
+    graph = Graph("requantised")
+    x, y = graph.input("x", (rows, 64), "u8"), graph.input("y", (24, 64), "i8")
+    zeros = graph.constant(np.uint8(113)), graph.constant(np.int8(0))
+    total = ops.integer_matmul(x, y.transpose(1, 0), *zeros).cast("f32") * 2.0**-9
+    graph.output(ops.quantize(ops.relu(total), 0.25, np.uint8(3), dtype="u8"), name="z")
+    assert len(byte_products(graph)) == 1
+    check(graph, {"x": drawn(3, (rows, 64), "u8"), "y": drawn(4, (24, 64), "i8")})
+
+
+def test_convolutions_of_bytes(driver: EmulatedDriver) -> None:
+    graph = Graph("convolved")
+    x = graph.input("x", ("n", 32, 7, 6), "u8")
+    w = graph.param("w", (24, 32, 3, 3), "i8", data=drawn(5, (24, 32, 3, 3), "i8"))
+    zeros = graph.constant(np.uint8(9)), graph.constant(np.int8(0))
+    y = ops.integer_conv(x, w, *zeros, strides=(2, 1), dilations=(1, 1), low=(1, 1), high=(1, 1), groups=1)
+    graph.output(y, name="y")
+    assert len(byte_products(graph)) == 1
+    check(graph, {"x": drawn(6, (2, 32, 7, 6), "u8")})
+
+
+def test_depths_of_no_whole_pieces_are_summed_by_nests(driver: EmulatedDriver) -> None:
+    graph = Graph("uneven")
+    x, w = graph.input("x", (3, 40), "u8"), graph.param("w", (40, 16), "i8", data=drawn(7, (40, 16), "i8"))
+    graph.output(ops.integer_matmul(x, w, graph.constant(np.uint8(1)), graph.constant(np.int8(2))), name="y")
+    assert not byte_products(graph)
+    check(graph, {"x": drawn(8, (3, 40), "u8")})
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(208, 136), (512, 192)])
+def test_tiles_of_many_rows(depth: int, columns: int, driver: EmulatedDriver) -> None:
+    """By way of workgroup memory; rows, columns and depth do not fill tiles."""
+    graph = Graph("tiles")
+    x = graph.input("x", (300, depth), "u8")
+    w = graph.param("w", (depth, columns), "i8", data=drawn(9, (depth, columns), "i8"))
+    graph.output(ops.integer_matmul(x, w, graph.constant(np.uint8(7)), graph.constant(np.int8(0))), name="y")
+    (kernel,) = program_of(graph).main
+    assert isinstance(kernel.work, Contraction) and tile_of(kernel.work, 300) is not None
+    check(graph, {"x": drawn(10, (300, depth), "u8")})
