@@ -115,7 +115,7 @@ class TileContraction(TeamContraction):
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
 
     def _declare_sums(self) -> None:
-        self.code.emit(f"float sums[{self.ring.rows // 16}][{self.ring.columns // 8}][4] = {{}};")
+        self.code.emit(f"{self.sum_type} sums[{self.ring.rows // 16}][{self.ring.columns // 8}][4] = {{}};")
 
     # operands
 
