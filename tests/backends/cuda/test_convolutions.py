@@ -167,6 +167,14 @@ def test_a_convolution_of_f32(case: Case, driver: EmulatedDriver, monkeypatch: p
     assert any("quad_fma(rows[" in text for text in texts) and not any("mma_" in text for text in texts)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_few_outputs_have_pads(dtype: str, driver: EmulatedDriver) -> None:
+    """Also where nothing is left of the window: the kernels of small products know where their rows end."""
+    case = replace(PLAIN, outputs=5, channels=20, window=(1, 1), dtype=dtype, sizes={"low": (1, 1), "high": (2, 0)})
+    check(case, residual=True)
+    check(replace(case, window=(3, 1)), residual=True)
+
+
 @pytest.mark.parametrize("layout", FMA_LAYOUTS)
 @pytest.mark.parametrize("case", F32_CASES[1:3], ids=str)
 def test_more_layouts_of_f32(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:

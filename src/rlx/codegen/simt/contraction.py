@@ -161,7 +161,7 @@ class Blocked:
             if work.taps:
                 a = [self._at_tap(work.a, at) for at in a]
                 b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
-                self._test_bounds()
+            self._test_bounds()
             products(a, b)
 
     def _test_bounds(self) -> None:
