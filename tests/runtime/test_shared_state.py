@@ -385,7 +385,7 @@ def test_the_command_line_goes_on_too(
     save_graph(graph, tmp_path / "net.rlx")
     monkeypatch.setenv("RLX_DEVICE_CHAIN", "breaking,cpu")
     fakes["breaking"].step = "run"
-    run_model(tmp_path / "net.rlx", (), None, "auto", (), 0, "f32", 0, True)
+    run_model(tmp_path / "net.rlx", (), None, "auto", (), 0, "f32", (), 0, True)
     told = json.loads(capsys.readouterr().out)
     assert told["device"] == "cpu" and "the device was lost" in told["tried_before"]["breaking"]
     assert told["outputs"]["y"]["shape"] == [4]
