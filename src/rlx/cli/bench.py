@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from rlx.cli.baselines import Case, limit_threads, names_of
-from rlx.cli.compare import ROUND_NS, Timing, pin_to_one_core, race
+from rlx.cli.compare import Timing, pin_to_one_core, race, rounds_of
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.errors import CompileError
@@ -56,7 +56,7 @@ def bench_model(
         onnx=str(path) if imported.format == "onnx" else "",
         transformer=str(path) if path.is_dir() else "",
     )
-    with progress("timing", max(5, int(seconds * 1e9 / ROUND_NS))) as step:
+    with progress("timing", rounds_of(seconds, together=threads == 1)) as step:
         timings = race(["rlx", *peers], case, seconds, step=step)
     if not timings[0].ran:
         raise CompileError(f"[bench] expected rlx to run the model, got: {timings[0].why}")

@@ -1,7 +1,8 @@
 """Times several runtimes alternately, round after round, so that whatever slows the machine slows them all.
 
-With one thread all run in this process, on one core. With more, each has its own process: a runtime whose idle workers
-spin would otherwise take cores from the one that is being timed.
+With one thread all run in this process, on one core. With more, each has its own process, with a pause before each
+turn: a runtime whose idle workers spin would otherwise take cores from the one that is being timed. onnxruntime's do so
+for more than 20 ms behind its last call.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import numpy as np
 from rlx.cli.baselines import Call, Case, build, limit_threads
 from rlx.ir.literal import Array
 
-ROUND_NS = 60_000_000
+ROUND_NS, ROUND_APART_NS = 60_000_000, 200_000_000
+"""Of a runtime's turn in this process, and in one of its own."""
 WARM_UP_NS = 500_000_000
-PAUSE_S = 0.02
+PAUSE_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def race(
             runners.pop(name, None)
             failed[name] = _why(error)
     try:
-        rounds = _rounds(list(runners.values()), seconds, step) if names[0] in runners else {}
+        rounds = _rounds(list(runners.values()), seconds, together, step) if names[0] in runners else {}
     finally:
         for runner in runners.values():
             runner.close()
@@ -187,15 +189,22 @@ def race(
     ]
 
 
-def _rounds(runners: Sequence[_Runner], seconds: float, step: Callable[[], None]) -> dict[str, list[list[int]]]:
-    calls = {runner.name: _warm(runner) for runner in runners}
+def rounds_of(seconds: float, together: bool) -> int:
+    """How many rounds there are of turns that take so long in all."""
+    return max(5, int(seconds * 1e9 / (ROUND_NS if together else ROUND_APART_NS)))
+
+
+def _rounds(
+    runners: Sequence[_Runner], seconds: float, together: bool, step: Callable[[], None]
+) -> dict[str, list[list[int]]]:
+    calls = {runner.name: _warm(runner, ROUND_NS if together else ROUND_APART_NS) for runner in runners}
     rounds: dict[str, list[list[int]]] = {runner.name: [] for runner in runners}
-    count = max(5, int(seconds * 1e9 / ROUND_NS))
-    deadline = time.perf_counter() + 3 * seconds * len(runners)
-    for number in range(count):
+    deadline = time.perf_counter() + 4 * seconds * len(runners)
+    for number in range(rounds_of(seconds, together)):
         shift = number % len(runners)
         for runner in (*runners[shift:], *runners[:shift]):
-            time.sleep(PAUSE_S)
+            if not together:
+                time.sleep(PAUSE_S)
             rounds[runner.name].append(runner.times_ns(calls[runner.name])[1 if calls[runner.name] > 2 else 0 :])
         step()
         if time.perf_counter() > deadline and number >= 4:
@@ -203,13 +212,13 @@ def _rounds(runners: Sequence[_Runner], seconds: float, step: Callable[[], None]
     return rounds
 
 
-def _warm(runner: _Runner) -> int:
+def _warm(runner: _Runner, round_ns: int) -> int:
     """Runs until it is warm; gives how many calls fill a round."""
     start = time.perf_counter_ns()
     times: list[int] = []
     while len(times) < 3 or time.perf_counter_ns() - start < WARM_UP_NS:
         times += runner.times_ns(1)
-    return max(1, int(ROUND_NS / max(np.median(times[len(times) // 2 :]), 1)))
+    return max(1, int(round_ns / max(np.median(times[len(times) // 2 :]), 1)))
 
 
 def _timing(name: str, rounds: Mapping[str, list[list[int]]], results: Mapping[str, list[Array]], first: str) -> Timing:
