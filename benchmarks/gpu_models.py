@@ -10,8 +10,6 @@ same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. All t
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -21,6 +19,7 @@ import torch
 
 import rlx
 from benchmarks.random_weights import BERT, MINILM, encoder_weights
+from benchmarks.turns import measure
 from rlx.models.bert import Config, encoder
 
 Precision = Literal["f32", "f32_fast", "f16", "bf16"]
@@ -80,17 +79,6 @@ def graphed(run: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor) -> C
         return result
 
     return replay
-
-
-def measure(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Medians in ms, in turns."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def in_a_row(run: Callable[[], Any], wait: Callable[[Any], None]) -> Callable[[], None]:

@@ -11,10 +11,7 @@ that `main` reads.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +19,7 @@ import numpy as np
 
 import rlx
 from benchmarks.random_weights import MINILM, QWEN3_06B, decoder_weights, encoder_weights
+from benchmarks.turns import measure
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import build
 from rlx.backends.cuda.weights import kept_buffers
@@ -104,17 +102,6 @@ def told(name: str, graph: Graph, options: Options) -> str:
     return f"{name:28} {nbytes / 1e6:8.1f} MB, " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
-def in_turns(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Medians in ms."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(taken) for name, taken in times.items()}
-
-
 def show_kernels(model: Any, inputs: Any) -> None:
     """The kernels that take longest, in us."""
     runs = [model.kernel_times(inputs) for _ in range(10)]
@@ -154,8 +141,8 @@ def measure_decoders(given: argparse.Namespace) -> None:
 
     for what, call in (("prompt", prompt), ("step", step)):
         calls = {kind: (lambda context=context, call=call: call(context)) for kind, context in contexts.items()}
-        in_turns(calls, 3)
-        for kind, ms in in_turns(calls, given.rounds).items():
+        measure(calls, 3)
+        for kind, ms in measure(calls, given.rounds).items():
             print(f"decoder {kind:12} {what:7} {ms:.3f} ms", flush=True)
 
 
@@ -170,8 +157,8 @@ def measure_encoders(given: argparse.Namespace) -> None:
         ids = np.random.default_rng(1).integers(0, MINILM.vocab_size, (batch, length))
         inputs = [ids, np.ones_like(ids)]
         calls = {name: (lambda model=model, inputs=inputs: model.run(inputs)) for name, model in models.items()}
-        in_turns(calls, 3)
-        for name, ms in in_turns(calls, given.rounds).items():
+        measure(calls, 3)
+        for name, ms in measure(calls, given.rounds).items():
             print(f"MiniLM {batch}x{length} {name:6} {ms:.3f} ms", flush=True)
 
 

@@ -8,6 +8,8 @@ window may change places, so pools of rounded values are exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
@@ -25,22 +27,27 @@ class NarrowActivations(Pass):
 
     def run(self, graph: Graph, context: Context) -> Graph:
         stored = {v: to for v, to in _stored(graph).items() if context.spend(self.name, "activation", v.node)}
-        if not stored:
-            return graph
-        rebuild = Rebuild(graph)
-        for node in graph.nodes:
-            value = node.outputs[0]
-            if value not in stored:
-                rebuild.keep(node)
-                continue
-            first = len(rebuild.new.nodes)
-            operands = [rebuild[v] for v in node.inputs]
-            if _picks(node) and node.inputs[0] in stored:
-                operands = [v.cast(stored[value]) for v in operands]
-            made = rebuild.new.add(node.op, *operands)
-            assert isinstance(made, Value)
-            rebuild.replace(node, made.cast(stored[value]).cast(value.dtype), first=first)
-        return rebuild.finish()
+        return with_rounded(graph, stored)
+
+
+def with_rounded(graph: Graph, stored: Mapping[Value, DType]) -> Graph:
+    """The graph with some values rounded to a dtype, and widened again for all that read them."""
+    if not stored:
+        return graph
+    rebuild = Rebuild(graph)
+    for node in graph.nodes:
+        value = node.outputs[0]
+        if value not in stored:
+            rebuild.keep(node)
+            continue
+        first = len(rebuild.new.nodes)
+        operands = [rebuild[v] for v in node.inputs]
+        if _picks(node) and node.inputs[0] in stored:
+            operands = [v.cast(stored[value]) for v in operands]
+        made = rebuild.new.add(node.op, *operands)
+        assert isinstance(made, Value)
+        rebuild.replace(node, made.cast(stored[value]).cast(value.dtype), first=first)
+    return rebuild.finish()
 
 
 def _picks(node: Node) -> bool:

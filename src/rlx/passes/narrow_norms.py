@@ -14,7 +14,8 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Elementwise
 from rlx.ops.elementwise import Cast
 from rlx.ops.norm import LayerNorm, RmsNorm
-from rlx.passes.driver import Context, Pass, Rebuild
+from rlx.passes.driver import Context, Pass
+from rlx.passes.narrow_activations import with_rounded
 from rlx.passes.precision import MULTIPLIED
 
 HALVES = (dtypes.f16, dtypes.bf16)
@@ -36,20 +37,7 @@ class NarrowNorms(Pass):
                 stored[given] = to
             if made not in kept and (to := _read_as(graph, made)):
                 stored[made] = to
-        stored = {v: to for v, to in stored.items() if context.spend(self.name, "norm", v.node)}
-        if not stored:
-            return graph
-        rebuild = Rebuild(graph)
-        for node in graph.nodes:
-            value = node.outputs[0]
-            if value not in stored:
-                rebuild.keep(node)
-                continue
-            first = len(rebuild.new.nodes)
-            result = rebuild.new.add(node.op, *[rebuild[v] for v in node.inputs])
-            assert isinstance(result, Value)  # as of all ops with one
-            rebuild.replace(node, result.cast(stored[value]).cast(value.dtype), first=first)
-        return rebuild.finish()
+        return with_rounded(graph, {v: to for v, to in stored.items() if context.spend(self.name, "norm", v.node)})
 
 
 def _led_by(value: Value) -> DType | None:
