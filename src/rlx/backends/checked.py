@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
-from rlx.backends.memory import DeviceArray, Where
+from rlx.backends.memory import DeviceArray, Late, Where
+from rlx.errors import InputError
 from rlx.ir.check import Check
 from rlx.ir.literal import Array
 
@@ -111,7 +113,7 @@ class _CheckedBound(Bound):
             results = self.inner(inputs)
         else:
             results = self.inner(inputs, [*out, np.empty(len(self._most), np.uint64)])
-        self._look(results.pop())
+        self.look(results.pop())
         return results
 
     def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
@@ -121,7 +123,7 @@ class _CheckedBound(Bound):
 
         def checked() -> list[Array]:
             results = end()
-            self._look(results.pop())
+            self.look(results.pop())
             return results
 
         return checked
@@ -130,16 +132,61 @@ class _CheckedBound(Bound):
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
     ) -> list[Any]:
         buffers = None if out is None else [*out, None]
-        results = self.inner.deliver_to([*where, "host"], inputs, buffers)
-        self._look(results.pop())
+        late: Where = "soon" if "unchecked" in where and "host" not in where else "host"
+        results = self.inner.deliver_to([*where, late], inputs, buffers)
+        numbers = results.pop()
+        if not isinstance(numbers, Late):
+            self.look(numbers)
+            return results
+        check = _LateCheck(self, numbers)
+        for result in results:
+            if isinstance(result, DeviceArray):
+                result.checks = (*result.checks, check)
         return results
 
-    def _look(self, numbers: Array) -> None:
+    @property
+    def late(self) -> bool:  # type: ignore[override]  # it is that of what it wraps
+        return self.inner.late
+
+    def look(self, numbers: Array) -> None:
         if self._few or (numbers > self._limits).any():
             look(numbers.tolist(), self._most, self.checks, self.binding)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         return self.inner.profile(inputs)
+
+
+class _LateCheck:
+    """The checks of a run whose numbers are under way."""
+
+    def __init__(self, bound: _CheckedBound, numbers: Late) -> None:
+        self._bound = bound
+        self._numbers: Late | None = numbers
+        self._error: InputError | None = None
+        self._lock = locks.lock()
+
+    def holds(self) -> bool:
+        numbers = self._numbers
+        if numbers is not None:
+            if not numbers.is_there():
+                return False
+            self._look()
+        return self._error is None
+
+    def settle(self) -> None:
+        self._look()
+        if self._error is not None:
+            raise InputError(*self._error.args)
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._numbers is None:
+                return
+            try:
+                self._bound.look(self._numbers.numpy())
+            except InputError as error:
+                self._error = error
+            self._numbers = None
 
 
 def look(numbers: Sequence[int], most: Sequence[int], checks: Sequence[Check], binding: Mapping[str, int]) -> None:

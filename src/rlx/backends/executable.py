@@ -68,8 +68,10 @@ class Bound(ABC):
 
     nbytes   bytes of the buffers that it keeps from call to call
     shapes   of the outputs; None where only a run tells
+    late     whether `deliver_to` takes `unchecked` and `soon`; not where a run that fails must change nothing
     """
 
+    late: bool = False
     nbytes: int = 0
     shapes: tuple[tuple[int, ...], ...] | None = None
 

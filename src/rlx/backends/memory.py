@@ -9,17 +9,39 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from rlx.ir.literal import Array
 
-Where = Literal["host", "device", "nowhere"]
-"""Where a result of a run is wanted."""
+Where = Literal["host", "device", "unchecked", "soon", "nowhere"]
+"""Where a result of a run is wanted. `unchecked` is on the device before it is known whether the run's checks hold:
+whoever uses it is told (`DeviceArray.checks`). `soon` is on its way to the host (`Late`)."""
 
 HOST_DLPACK = (1, 0)
 """The processor's memory, in DLPack's numbers."""
+
+
+class Late(ABC):
+    """A small result that is on its way to the host."""
+
+    @abstractmethod
+    def is_there(self) -> bool: ...
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The result, when it is there. To be called once."""
+
+
+class LateCheck(Protocol):
+    """What a run is yet to tell of its data."""
+
+    def holds(self) -> bool:
+        """Whether it is known to hold by now: nobody waits."""
+
+    def settle(self) -> None:
+        """Waits until it is known. Raises InputError if it does not hold."""
 
 
 class DeviceArray(ABC):
@@ -27,8 +49,10 @@ class DeviceArray(ABC):
 
     place    what memory it lies in: programs of that take it as it is
     device   the same for people
+    checks   what must hold of the runs that made it: it is told before anyone but a run sees the array
     """
 
+    checks: tuple[LateCheck, ...] = ()
     place: object
     device: str
     dtype: np.dtype[Any]
@@ -49,6 +73,12 @@ class DeviceArray(ABC):
     def start_reading(self) -> None:  # noqa: B027  # most have nothing to begin
         """Begins to bring the array to the host, if it is small: `numpy` then waits for it alone, and for no work that
         the device is given from now on."""
+
+    def settle(self) -> None:
+        """Waits for what is checked of the runs that made it. Raises InputError for what does not hold."""
+        for check in self.checks:
+            check.settle()
+        self.checks = ()
 
     @property
     def ndim(self) -> int:

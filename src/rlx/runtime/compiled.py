@@ -142,7 +142,9 @@ class CompiledGraph:
         are used without a copy). Inputs with a handle may be left out. Results that feed a handle are read-only.
 
         outputs   names; no other output is brought to the host. "device" leaves all results on the device, as arrays
-                  that runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name
+                  that runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name. On
+                  GPUs such a run returns before it has ended, and what its data addressed is told when an array of its
+                  is first seen: by NumPy, another library, or a run whose results are
 
         timeout   seconds after which an unfinished run ends with RunTimeout
         cancel    a token that ends the run with RunCancelled, from any thread
@@ -172,7 +174,7 @@ class CompiledGraph:
         """A run that returns only some outputs, or all on the device."""
         names, place = self.output_names, self.program.place
         if isinstance(outputs, str) and outputs == ON_DEVICE and ON_DEVICE not in names:
-            results = self._run_in_mode(inputs, destinations=["device"] * len(names) if place is not None else None)
+            results = self._run_in_mode(inputs, destinations=["unchecked"] * len(names) if place is not None else None)
             return [where_wanted(result, "device") for result in results]
         chosen = names_of(outputs, names)
         destinations: list[Where] | None = None

@@ -45,6 +45,8 @@ def _call(
     where: Sequence[Where] | None = None,
 ) -> list[Any]:
     limit = interrupt.limit()
+    if where is not None and "unchecked" in where and (not bound.late or program.signature.random is not None):
+        where = ["device" if place == "unchecked" else place for place in where]
 
     def call(out: Sequence[Array | None] | None) -> list[Any]:
         return bound(arrays, out) if where is None else bound.deliver_to(where, arrays, out)

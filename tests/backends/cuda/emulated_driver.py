@@ -209,8 +209,9 @@ class EmulatedDriver(Driver):
     def drop_event(self, event: Any) -> None:
         self._called("drop_event")
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: Any, external: bool = False) -> None:
         self._called("record")
+        assert external == (self._of(stream).noted is not None), "others look at events of graphs that are external"
         event.stream, event.given = self._of(stream), event.given + 1
         number = event.given
 
@@ -232,6 +233,10 @@ class EmulatedDriver(Driver):
     def wait_for(self, event: Any) -> None:
         self._called("wait_for")
         self._until(event, event.given)
+
+    def is_reached(self, event: Any) -> bool:
+        self._called("is_reached")
+        return bool(event.reached >= event.given)
 
     def elapsed_ns(self, first: Any, last: Any) -> float:
         self._called("elapsed_ns")

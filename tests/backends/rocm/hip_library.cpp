@@ -143,6 +143,7 @@ Error hipEventCreateWithFlags(Handle* event, Unsigned flags) {
   CALL(hipEventCreateWithFlags, (unsigned long long)flags) *event = made(); return 0;
 }
 Error hipEventRecord(Handle event, Handle stream) { CALL(hipEventRecord, event, stream) return 0; }
+Error hipEventQuery(Handle event) { CALL(hipEventQuery, event) return 0; }
 Error hipEventSynchronize(Handle event) { CALL(hipEventSynchronize, event) return 0; }
 Error hipEventElapsedTime(float* ms, Handle first, Handle last) {
   CALL(hipEventElapsedTime, first, last) *ms = 0.25f; return 0;

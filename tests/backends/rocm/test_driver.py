@@ -38,6 +38,7 @@ def test_every_call_gets_its_arguments(hip: Noted) -> None:
     driver.record(plain, stream)
     driver.record(timed, driver.api.legacy_stream)
     driver.wait(stream, plain)
+    assert driver.is_reached(plain)
     driver.wait_for(plain)
     driver.synchronise(stream)
     driver.synchronise_all()
@@ -46,7 +47,8 @@ def test_every_call_gets_its_arguments(hip: Noted) -> None:
     assert hip.calls() == [
         "hipStreamCreateWithFlags(1)", "hipEventCreateWithFlags(2)", "hipEventCreateWithFlags(0)",
         f"hipEventRecord({plain:#x}, {stream:#x})", f"hipEventRecord({timed:#x}, 0x0)",
-        f"hipStreamWaitEvent({stream:#x}, {plain:#x}, 0)", f"hipEventSynchronize({plain:#x})",
+        f"hipStreamWaitEvent({stream:#x}, {plain:#x}, 0)",
+        f"hipEventQuery({plain:#x})", f"hipEventSynchronize({plain:#x})",
         f"hipStreamSynchronize({stream:#x})", "hipDeviceSynchronize()",
         f"hipEventElapsedTime({plain:#x}, {timed:#x})", f"hipEventDestroy({plain:#x})",
     ]  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.cuda.device import SMALL_BYTES, Borrowed, Device, Memory, Reading
 from rlx.backends.cuda.dlpack import capsule_of, described
-from rlx.backends.memory import HOST_DLPACK, AdoptingPlace, DeviceArray
+from rlx.backends.cuda.driver import Driver
+from rlx.backends.memory import HOST_DLPACK, AdoptingPlace, DeviceArray, Late
 from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -61,9 +63,10 @@ class CudaArray(DeviceArray):
     def start_reading(self) -> None:
         if 0 < self.nbytes <= SMALL_BYTES and self._reading is None:
             with self.owner.work("run"):
-                self._reading = Reading.of(self.owner, self.pointer, self.nbytes)
+                self._reading = Reading(self.owner, self.pointer, self.nbytes)
 
     def numpy(self) -> Array:
+        self.settle()
         reading, self._reading = self._reading, None
         if reading is None:
             return self._read(0, self.shape)
@@ -72,6 +75,7 @@ class CudaArray(DeviceArray):
         return result
 
     def read(self, index: tuple[int, ...]) -> Array:
+        self.settle()
         rest = self.shape[len(index) :]
         first = 0
         for i, extent in zip(index, self.shape):
@@ -81,14 +85,23 @@ class CudaArray(DeviceArray):
     def _read(self, first: int, shape: tuple[int, ...]) -> Array:
         result = np.empty(shape, self.dtype)
         if result.nbytes:
-            with self.owner.work("run") as driver:
+            with self._seen() as driver:
                 start = self.pointer + first * self.dtype.itemsize
                 driver.copy_out(result.ctypes.data, start, result.nbytes, self.owner.stream)
                 driver.synchronise(self.owner.stream)
         return result
 
-    def copy(self) -> CudaArray:
+    @contextmanager
+    def _seen(self) -> Iterator[Driver]:
+        """The driver, for who reads the bytes in the order of the device's stream."""
         with self.owner.work("run") as driver:
+            if isinstance(self.memory, Borrowed):
+                self.memory.follow()
+            yield driver
+
+    def copy(self) -> CudaArray:
+        self.settle()
+        with self._seen() as driver:
             copy = CudaArray.empty(self.owner, self.of, self.shape, "a copy of an array")
             if self.nbytes:
                 driver.copy(copy.pointer, self.pointer, self.nbytes, self.owner.stream)
@@ -101,8 +114,9 @@ class CudaArray(DeviceArray):
             return self.numpy().__dlpack__()
         if wanted is not None and tuple(wanted) != self.__dlpack_device__():
             raise BufferError(f"[dlpack] expected {self.device} or the host, got the device {wanted}")
+        self.settle()
         array = self.copy() if options.get("copy") else self
-        with self.owner.work("run"):
+        with self._seen():
             stream = options.get("stream")
             if stream != -1:
                 self.owner.let_wait(self.owner.api.legacy_stream if stream is None else int(stream))
@@ -119,13 +133,31 @@ class CudaArray(DeviceArray):
             raise AttributeError(
                 f"[{self.owner.api.device}] expected a dtype of NumPy, got {self.dtype}: DLPack hands it over"
             )
-        with self.owner.work("run") as driver:
+        self.settle()
+        with self._seen() as driver:
             driver.synchronise(self.owner.stream)
         self.memory.shared = True
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer if self.size else 0, False),
             "strides": None, "version": 3,
         }  # fmt: skip
+
+
+class LateArray(Late):
+    """An array of at most SMALL_BYTES on its way to the host. Made within `Device.work`."""
+
+    def __init__(self, owner: Device, dtype: DType, shape: tuple[int, ...], pointer: int) -> None:
+        self.dtype = dtype.numpy
+        self.shape = shape
+        self._reading = Reading(owner, pointer, math.prod(shape) * dtype.itemsize)
+
+    def is_there(self) -> bool:
+        return self._reading.is_there()
+
+    def numpy(self) -> Array:
+        result = np.empty(self.shape, self.dtype)
+        self._reading.into(result.reshape(-1).view(np.uint8))
+        return result
 
 
 class CudaPlace(AdoptingPlace):
@@ -158,8 +190,6 @@ class CudaPlace(AdoptingPlace):
         if value.is_conj() or value.is_neg():
             return self._of_dlpack(value)
         theirs = torch.cuda.current_stream(self.device.ordinal).cuda_stream or self.device.api.legacy_stream
-        with self.device.work("run"):
-            self.device.wait_for(theirs)
         dtype = dtypes.parse(_TORCH[str(value.dtype)])
         return self._array(value.detach(), dtype, tuple(value.shape), value.stride(), value.data_ptr(), theirs)
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from rlx.backends.cuda import nvrtc
-from rlx.backends.cuda.driver import CUDA, OUT_OF_MEMORY, CallError, Driver
+from rlx.backends.cuda.driver import CUDA, NOT_READY, OUT_OF_MEMORY, CallError, Driver
 from rlx.errors import DeviceUnavailable, MissingExtra
 
 EXTRA = "pip install 'rlx[cuda]'"
@@ -113,17 +113,23 @@ class BindingsDriver(Driver):
     def event(self, timed: bool = False) -> Any:
         return self._call("cuEventCreate", 0 if timed else UNTIMED)
 
-    def record(self, event: Any, stream: Any) -> None:
-        """As an event that others than the graph may look at, where a graph is noted."""
-        status = self._call("cuStreamIsCapturing", stream)
-        noted = status != self.cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        self._call("cuEventRecordWithFlags", event, stream, EXTERNAL if noted else 0)
+    def record(self, event: Any, stream: Any, external: bool = False) -> None:
+        self._call("cuEventRecordWithFlags", event, stream, EXTERNAL if external else 0)
 
     def wait(self, stream: Any, event: Any) -> None:
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def wait_for(self, event: Any) -> None:
         self._call("cuEventSynchronize", event)
+
+    def is_reached(self, event: Any) -> bool:
+        try:
+            self._call("cuEventQuery", event)
+        except CallError as error:
+            if error.code != NOT_READY:
+                raise
+            return False
+        return True
 
     def elapsed_ns(self, first: Any, last: Any) -> float:
         return float(self._call("cuEventElapsedTime", first, last)) * 1e6

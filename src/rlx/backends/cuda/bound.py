@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.cuda.arrays import CudaArray
+from rlx.backends.cuda.arrays import CudaArray, LateArray
 from rlx.backends.cuda.build import place_arena
-from rlx.backends.cuda.device import Borrowed, Device, Event, Memory, Pinned
+from rlx.backends.cuda.device import SMALL_BYTES, Borrowed, Device, Event, Memory, Pinned
 from rlx.backends.cuda.launches import Launch, give, launches
 from rlx.backends.cuda.moving import Sizes, unread_inputs
 from rlx.backends.cuda.replay import Replay
@@ -20,7 +20,7 @@ from rlx.backends.cuda.slots import Slot
 from rlx.backends.cuda.timers import KernelTimer
 from rlx.backends.cuda.weights import Weights
 from rlx.backends.executable import Bound, KernelTime, deliver
-from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.backends.memory import DeviceArray, LateCheck, Where, on_host
 from rlx.backends.simt_unroll import Ask, Unroller, depends_on_data, nothing_to_ask
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -86,6 +86,7 @@ class CudaBound(Bound):
             for i, (n, shape) in enumerate(zip(program.outputs, self.shapes))
         ]
         self._states = [(at, n) for at, n in enumerate(program.inputs) if self._is_state(n)]
+        self.late = not self.written
         self.asks = depends_on_data(program.main)
         self._table = np.zeros(len(self.plan.table), np.int64)
         self._memory: Memory | None = None
@@ -182,32 +183,49 @@ class CudaBound(Bound):
         self.executable.renew()
         device = self.executable.device
         inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        unsettled = self._unsettled(inputs)
         with device.work("run") as driver:
             self._ready(self.executable.weights(), inputs)
-            arrays = {
+            arrays: dict[int, CudaArray] = {
                 i: CudaArray.empty(device, output.buffer.dtype, output.shape, f"the output {output.buffer.name!r}")
                 for i, (output, place) in enumerate(zip(self.outputs, where))
-                if output is not None and place == "device"
+                if output is not None and place in ("device", "unchecked")
             }
-            wanted = [o for o, place in zip(self.outputs, where) if o is not None and place == "host" and o.size]
+            wanted = [o for o, place in zip(self.outputs, where) if o and o.size and _is_brought(o, place)]
             self._stage(inputs)
             if self._table_memory is not None:
                 self._tables.rotate()
                 self._tables[0].bring(self._table, self._table_memory.pointer)
-            self._run_kernels(inputs, bool(wanted), timer)
+            self._run_kernels(inputs, self._joined(wanted), timer)
             for i, array in arrays.items():
                 output = self.outputs[i]
                 if output is not None and output.size:
                     driver.copy(array.pointer, self._at(output.start), output.size, device.stream)
             if wanted or not self._lenders_wait(inputs) or timer is not None or self._stages_any(inputs):
                 driver.synchronise(device.stream)
-            results = {**arrays, **self._downloaded(where)}
+            results: dict[int, Any] = {**arrays, **self._downloaded(where)}
+            for i, (output, place) in enumerate(zip(self.outputs, where)):
+                if output is not None and place == "soon" and not _is_brought(output, place):
+                    results[i] = LateArray(device, output.buffer.dtype, output.shape, self._at(output.start))
+        if "host" in where:
+            for check in unsettled:
+                check.settle()
+        for array in arrays.values():
+            array.checks = unsettled
         return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
+
+    def _unsettled(self, inputs: Sequence[Any]) -> tuple[LateCheck, ...]:
+        """What is not known to hold yet of the runs that made the inputs. It is waited for before states change."""
+        arrays = [a for a in inputs if isinstance(a, CudaArray) and a.checks]
+        checks = {id(check): check for array in arrays for check in array.checks if not check.holds()}
+        if self.written:
+            for check in checks.values():
+                check.settle()
+        return tuple(checks.values())
 
     def _lenders_wait(self, inputs: Sequence[Any]) -> bool:
         """Has the streams of libraries wait whose memory was read; False where one has no stream that could."""
-        memory = [a.memory for a in inputs if isinstance(a, CudaArray) and isinstance(a.memory, Borrowed)]
-        streams = {lent.stream for lent in memory}
+        streams = {lent.stream for lent in _lent(inputs)}
         for stream in streams:
             if stream is not None:
                 self.executable.device.let_wait(stream)
@@ -221,21 +239,44 @@ class CudaBound(Bound):
         assert self._memory is not None  # `_ready` was called
         return self._memory.pointer + place
 
-    def _run_kernels(self, inputs: Sequence[Any], wants: bool, timer: KernelTimer | None) -> None:
-        """Copies of the host's inputs, kernels, and the copy of all outputs if the host wants any: one graph where
-        nothing depends on data."""
+    def _follow_lenders(self, inputs: Sequence[Any]) -> None:
+        """Has the device's stream wait for those of libraries that write to what is read, once for each."""
+        lent = [memory for memory in _lent(inputs) if not memory.written]
+        for memory in {memory.stream: memory for memory in lent}.values():
+            memory.follow()
+        for memory in lent:
+            memory.written = True
+
+    def _joined(self, outputs: Sequence[Placed]) -> tuple[tuple[int, int], ...]:
+        """Parts of the arena where these are, first and size: those with nothing but them between are one."""
+        blocks: list[tuple[int, int]] = []
+        starts = [output.start for output in self.outputs if output is not None and output.size]
+        for output in sorted(outputs, key=lambda output: output.start):
+            first, size = blocks[-1] if blocks else (0, 0)
+            if blocks and not any(first + size <= start < output.start for start in starts):
+                blocks[-1] = (first, output.start + output.size - first)
+            else:
+                blocks.append((output.start, output.size))
+        return tuple(blocks)
+
+    def _run_kernels(
+        self, inputs: Sequence[Any], wanted: tuple[tuple[int, int], ...], timer: KernelTimer | None
+    ) -> None:
+        """Copies of the host's inputs, kernels, and copies of the parts of the arena that the host wants: one graph
+        where nothing depends on data."""
         assert self._device is not None
         device, driver = self._device, self._device.driver
         blocks = self._blocks(inputs)
-        end = self.arena.outputs_end - self.arena.inputs_end
+        self._follow_lenders(inputs)
 
         def move_in(stream: Any) -> None:
             for first, size in blocks:
                 driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
 
         def move_out(stream: Any) -> None:
-            if wants and end:
-                driver.copy_out(self._outgoing.pointer, self._at(self.arena.inputs_end), end, stream)
+            for first, size in wanted:
+                host = self._outgoing.pointer + first - self.arena.inputs_end
+                driver.copy_out(host, self._at(first), size, stream)
 
         for array, placed in self._on_device(inputs):
             driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
@@ -257,7 +298,7 @@ class CudaBound(Bound):
                 give(driver, whole, stream)
                 move_out(stream)
 
-            self._replay.run((tuple(blocks), wants), whole, everything)
+            self._replay.run((tuple(blocks), wanted), whole, everything)
 
     def _up_to_the_last_question(self, run: Callable[[list[Launch]], None]) -> list[Launch]:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
@@ -319,7 +360,7 @@ class CudaBound(Bound):
         return {
             i: output.view(block, self.arena.inputs_end).copy() if output.size else _empty(output)
             for i, (output, place) in enumerate(zip(self.outputs, where))
-            if output is not None and place == "host"
+            if output is not None and _is_brought(output, place)
         }
 
     # pipelined runs and profiles
@@ -332,6 +373,7 @@ class CudaBound(Bound):
         self.executable.renew()
         device = self.executable.device
         inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        unsettled = self._unsettled(inputs)
         where: list[Where] = ["host"] * len(self.outputs)
         with device.work("run") as driver:
             self._ready(self.executable.weights(), inputs)
@@ -339,6 +381,7 @@ class CudaBound(Bound):
             slot.held = inputs
             self._stage(inputs, slot.incoming)
             slot.bring(self._blocks(inputs), self._at(0))
+            self._follow_lenders(inputs)
             for array, placed in self._on_device(inputs):
                 driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
             whole = self._whole()
@@ -349,6 +392,8 @@ class CudaBound(Bound):
         def end() -> list[Array]:
             with self._of_run(device):
                 slot.wait()
+            for check in unsettled:
+                check.settle()
             results = self._downloaded(where, slot.outgoing)
             slot.held = ()
             self._spare.append(slot)
@@ -375,6 +420,16 @@ class CudaBound(Bound):
 
 MOST_PIECES = 256
 """Pieces of a program with branches that are kept ready."""
+
+
+def _is_brought(output: Placed, place: Where) -> bool:
+    """Whether a result comes to the host with the run."""
+    return place == "host" or (place == "soon" and output.size > SMALL_BYTES)
+
+
+def _lent(inputs: Sequence[Any]) -> list[Borrowed]:
+    """Memory of other libraries in which inputs lie."""
+    return [a.memory for a in inputs if isinstance(a, CudaArray) and isinstance(a.memory, Borrowed)]
 
 
 def _empty(output: Placed) -> Array:

@@ -96,13 +96,21 @@ class Borrowed(Memory):
     """Bytes that another library gives back, when its array has no user.
 
     stream   the library's stream, by its number, in whose order it writes to the bytes and gives them back; None where
-             it may do so at once
+             all is written that was to be, and it may give them back at once
+    written  whether the device's stream waits already for what was to be written
     """
 
     def __init__(self, device: Device, pointer: int, nbytes: int, owner: Any, stream: int | None = None) -> None:
         super().__init__(device, pointer, nbytes)
         self.owner = owner
         self.stream = stream
+        self.written = stream is None
+
+    def follow(self) -> None:
+        """Has the device's stream wait for what was to be written. Call it within `Device.work`."""
+        if not self.written and self.stream is not None:
+            self.device.wait_for(self.stream)
+            self.written = True
 
     def __del__(self) -> None:
         self.owner = None
@@ -141,29 +149,39 @@ class Event:
             self.device.later(self.device.driver.drop_event, self.handle)
 
 
-class Reading:
-    """A few bytes on their way to the host, which are there when all is done that the device was given before."""
+class _Landing:
+    """A place of the host for a few bytes, and the point at which they are there."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
         self.pinned = Pinned(device, SMALL_BYTES)
         self.event = Event(device)
 
-    @staticmethod
-    def of(device: Device, pointer: int, nbytes: int) -> Reading:
-        """Call it within `Device.work`."""
-        reading = device.readings.pop() if device.readings else Reading(device)
-        device.driver.copy_out(reading.pinned.pointer, pointer, nbytes, device.stream)
-        reading.event.record()
-        return reading
 
-    def into(self, target: Array) -> None:
-        """Waits for the bytes, without holding others up, and takes them. Nobody else may do so then."""
+class Reading:
+    """A few bytes on their way to the host, which are there when all is done that the device was given before. Made
+    within `Device.work`."""
+
+    def __init__(self, device: Device, pointer: int, nbytes: int) -> None:
+        self.device = device
+        self._landing = device.landings.pop() if device.landings else _Landing(device)
+        device.driver.copy_out(self._landing.pinned.pointer, pointer, nbytes, device.stream)
+        self._landing.event.record()
+
+    def is_there(self) -> bool:
         with self.device.errors("run"):
             self.device.driver.enter(self.device.context)
-            self.event.wait()
-        target[:] = self.pinned.bytes[: target.size]
-        self.device.readings.append(self)
+            return self.device.driver.is_reached(self._landing.event.handle)
+
+    def into(self, target: Array) -> None:
+        """Waits for the bytes, without holding others up, and takes them."""
+        with self.device.errors("run"):
+            self.device.driver.enter(self.device.context)
+            self._landing.event.wait()
+        target[:] = self._landing.pinned.bytes[: target.size]
+
+    def __del__(self) -> None:
+        if hasattr(self, "_landing"):  # what comes there next comes behind these bytes
+            self.device.landings.append(self._landing)
 
 
 class Function:
@@ -188,7 +206,7 @@ class Device:
     overlaps         whether kernels begin while those before them end
     stream           where kernels run
     incoming, outgoing   streams of copies that go on beside kernels
-    readings         places for small arrays on their way to the host, of which nobody has any
+    landings         places for small arrays on their way to the host, which nobody has any more
     dropped          calls that give back what nobody has any more, made at the next occasion
     """
 
@@ -199,7 +217,7 @@ class Device:
         self.lock = locks.rlock()
         self.lost = ""
         self.place: object = None
-        self.readings: deque[Reading] = deque()
+        self.landings: deque[_Landing] = deque()
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.context = driver.open(ordinal)
         self.name = driver.device_name(ordinal)

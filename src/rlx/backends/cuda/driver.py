@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 OUT_OF_MEMORY = 2
+NOT_READY = 600
+"""What is asked for is not done yet."""
 STICKY = frozenset((46, 214, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
 """Codes after which a context does nothing any more: faults of kernels, failed memory, a device that went away."""
 
@@ -119,7 +121,9 @@ class Driver(ABC):
     def event(self, timed: bool = False) -> Any: ...
 
     @abstractmethod
-    def record(self, event: Any, stream: Any) -> None: ...
+    def record(self, event: Any, stream: Any, external: bool = False) -> None:
+        """Puts an event behind what a stream was given, in a graph that is noted as one that others may look at too if
+        it is `external`."""
 
     @abstractmethod
     def wait(self, stream: Any, event: Any) -> None:
@@ -128,6 +132,10 @@ class Driver(ABC):
     @abstractmethod
     def wait_for(self, event: Any) -> None:
         """Has the calling thread wait."""
+
+    @abstractmethod
+    def is_reached(self, event: Any) -> bool:
+        """Whether what an event is behind is done."""
 
     @abstractmethod
     def elapsed_ns(self, first: Any, last: Any) -> float: ...

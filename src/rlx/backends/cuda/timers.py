@@ -40,10 +40,10 @@ class KernelTimer:
 
     def _give(self, given: Sequence[Launch], events: Sequence[Any]) -> None:
         driver, stream = self.device.driver, self.device.stream
-        driver.record(events[0], stream)
+        driver.record(events[0], stream, driver.times_in_graphs)
         for launch, event in zip(given, events[1:]):
             launch.on(driver, stream)
-            driver.record(event, stream)
+            driver.record(event, stream, driver.times_in_graphs)
 
     def times(self, kernels: Sequence[Kernel]) -> list[KernelTime]:
         """Of these, in all that ran and has ended. Call it within `Device.work`."""

@@ -10,7 +10,7 @@ from ctypes import c_uint as Unsigned
 from ctypes import c_void_p as Handle
 from typing import Any
 
-from rlx.backends.cuda.driver import OUT_OF_MEMORY, Api, CallError, Driver
+from rlx.backends.cuda.driver import NOT_READY, OUT_OF_MEMORY, Api, CallError, Driver
 from rlx.backends.rocm import hiprtc, libraries
 from rlx.errors import DeviceUnavailable
 
@@ -62,6 +62,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "hipStreamWaitEvent": (Handle, Handle, Unsigned),
     "hipEventCreateWithFlags": (POINTER(Handle), Unsigned),
     "hipEventRecord": (Handle, Handle),
+    "hipEventQuery": (Handle,),
     "hipEventSynchronize": (Handle,),
     "hipEventElapsedTime": (POINTER(ctypes.c_float), Handle, Handle),
     "hipEventDestroy": (Handle,),
@@ -182,7 +183,7 @@ class HipDriver(Driver):
     def event(self, timed: bool = False) -> Any:
         return self._made("hipEventCreateWithFlags", 0 if timed else UNTIMED)
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: Any, external: bool = False) -> None:
         self._call("hipEventRecord", event, stream)
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -190,6 +191,15 @@ class HipDriver(Driver):
 
     def wait_for(self, event: Any) -> None:
         self._call("hipEventSynchronize", event)
+
+    def is_reached(self, event: Any) -> bool:
+        try:
+            self._call("hipEventQuery", event)
+        except CallError as error:
+            if error.code != NOT_READY:
+                raise
+            return False
+        return True
 
     def elapsed_ns(self, first: Any, last: Any) -> float:
         milliseconds = ctypes.c_float()
