@@ -176,7 +176,7 @@ def _launch(
     if shader.rounds is not None:
         rounds = shader.rounds.of(int(dims.evaluate(shader.rounds.extent, item.binding)))
     for brought in rounds if blocks else ():
-        record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
+        record = (ctypes.c_longlong * (max(len(brought) + len(numbers), 1) + shader.later))(*brought, *numbers)
         arguments = [*(memory[n] for n in kernel.slots), record]
         driver.launch(loaded, variant.name, blocks, shader.lanes, arguments, shader.shared_bytes)
 

@@ -143,8 +143,7 @@ class CompiledGraph:
 
         outputs   names; no other output is brought to the host. "device" leaves all results on the device, as arrays
                   that runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name. On
-                  GPUs such a run returns before it has ended, and what its data addressed is told when an array of its
-                  is first seen: by NumPy, another library, or a run whose results are
+                  GPUs such a run returns before it has ended: who first sees an array is told of checks that failed
 
         timeout   seconds after which an unfinished run ends with RunTimeout
         cancel    a token that ends the run with RunCancelled, from any thread

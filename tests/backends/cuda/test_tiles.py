@@ -35,6 +35,7 @@ SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
 TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
 TOGETHER_SLICED = TileLayout(32, 64, (4, 1, 2), 64, 3, together=True)
 TOGETHER_IN_PARTS = TileLayout(32, 64, (8, 1, 1), 32, 3, together=True)
+TOGETHER_NARROW = TileLayout(16, 32, (4, 1, 1), 64, 12, together=True)
 TOGETHER_IN_BANDS = TileLayout(16, 192, (8, 1, 1), 32, 3, together=True)
 TOGETHER_WIDE = TileLayout(16, 192, (12, 1, 1), 32, 3, together=True)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -61,7 +62,18 @@ def wide(array: Array) -> Array:
 
 @pytest.mark.parametrize(
     "layout",
-    [SMALL, DEEP, IN_PARTS, SLICED, TOGETHER, TOGETHER_SLICED, TOGETHER_IN_PARTS, TOGETHER_IN_BANDS, TOGETHER_WIDE],
+    [
+        SMALL,
+        DEEP,
+        IN_PARTS,
+        SLICED,
+        TOGETHER,
+        TOGETHER_SLICED,
+        TOGETHER_IN_PARTS,
+        TOGETHER_IN_BANDS,
+        TOGETHER_WIDE,
+        TOGETHER_NARROW,
+    ],
     ids=[
         "small",
         "deep",
@@ -72,6 +84,7 @@ def wide(array: Array) -> Array:
         "together in parts",
         "together in bands",
         "together wide",
+        "narrow",
     ],
 )
 @pytest.mark.parametrize(

@@ -135,9 +135,10 @@ def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
             brought = shader.rounds.numbers if shader.rounds else 0
             rounds += brought > 0
             count = int(re.findall(r"Record<(\d+)> record", shader.text)[0])
-            assert count == max(brought + len(shader.numbers), 1)
+            own = max(brought + len(shader.numbers), 1)
+            assert count == own + shader.later
             used = {int(place) for place in re.findall(r"record\.dims\[(\d+)\]", shader.text)}
-            assert used <= set(range(brought + len(shader.numbers)))
+            assert used <= {*range(brought + len(shader.numbers)), *range(own, count)}
     assert rounds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,19 @@ from rlx.codegen.simt.code import Shader
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
-from rlx.kernel.ir.program import Kernel
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct
+from rlx.kernel.ir.program import Kernel, Program
 
 MOST_BLOCKS = (1 << 31) - 1
 MULTIPROCESSORS = 132
 """Of the devices whose launches overlap."""
 POINTER_BYTES = 8
+LINE_BYTES = 128
+MOST_LATER_BYTES = 12 << 20
+"""Of weights that are asked for before their kernel comes: other data pass through the common cache meanwhile."""
+Weights = tuple[int, int]
+"""Where weights are, and their bytes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,10 @@ def launches(
 
     table   where the device has the plan's table; kernels get the places of the dims that are in it
     """
-    made = []
+    made: list[Launch] = []
+    asking: list[bool] = []
+    wanted: list[Weights | None] = []
+    static = plan.program.static_buffers()
     binding = sizes.binding
     place = {dim: at for at, dim in enumerate(plan.table)}
     for each in started:
@@ -89,7 +100,41 @@ def launches(
         pointers = each.starts if place.keys().isdisjoint(shader.numbers) else (*each.starts, table)
         for brought in _rounds(shader, binding) if blocks else ():
             made.append(_launch(kernel, function, blocks, shader, pointers, [*brought, *numbers]))
+            asking.append(shader.later > 0)
+            wanted.append(_weights(plan.program, each, static, binding) if shader.later else None)
+    bring_later(made, asking, wanted)
     return made
+
+
+def _weights(program: Program, each: Started, static: set[int], binding: Mapping[str, int]) -> Weights | None:
+    """Where the weights of a product are, and their bytes; None of other kernels."""
+    work = each.kernel.work
+    product = work.product if isinstance(work, RowProduct) else work
+    if not isinstance(product, Contraction) or each.kernel.slots[product.b_slot] not in static:
+        return None
+    nbytes = dims.evaluate(program.buffers[each.kernel.slots[product.b_slot]].nbytes, binding)
+    return each.starts[product.b_slot], nbytes
+
+
+def bring_later(made: Sequence[Launch], asking: Sequence[bool], wanted: Sequence[Weights | None]) -> None:
+    """Has each kernel that can ask for the next weights that none has asked for, but not for more than caches hold.
+    What is asked for comes from memory while kernels wait for one another, and for what they compute."""
+    coming = deque((at, weights) for at, weights in enumerate(wanted) if weights is not None)
+    asked: deque[tuple[int, int]] = deque()
+    for at, launch in enumerate(made):
+        while coming and coming[0][0] <= at:
+            coming.popleft()
+        while asked and asked[0][0] <= at:
+            asked.popleft()
+        if not coming:
+            return
+        number, (place, nbytes) = coming[0]
+        if not asking[at] or nbytes + sum(size for _, size in asked) > MOST_LATER_BYTES:
+            continue
+        share = -(-nbytes // launch.blocks // LINE_BYTES) * LINE_BYTES
+        launch.held[0][-2:] = place, share << 32 | nbytes
+        asked.append((number, nbytes))
+        coming.popleft()
 
 
 def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, ...]]:
@@ -100,8 +145,8 @@ def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, .
 def _launch(
     kernel: Kernel, function: Function, blocks: int, shader: Shader, starts: Sequence[int], record: Sequence[int]
 ) -> Launch:
-    """The record is the last argument, which has at least one number."""
-    values = np.zeros(len(starts) + max(len(record), 1), np.int64)
+    """The record is the last argument, which has at least one number, and behind its own those of what comes later."""
+    values = np.zeros(len(starts) + max(len(record), 1) + shader.later, np.int64)
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
     values[len(starts) : len(starts) + len(record)] = record
     places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)

@@ -70,6 +70,7 @@ class Shader:
     schedule     how the work is spread over lanes, where it is tiled
     ahead        whether it asks for what it reads before it waits for earlier kernels
     shared_bytes   of workgroup memory that a dispatch brings
+    later        numbers behind the others of what a later kernel wants: where it is, and its bytes
     """
 
     text: str
@@ -85,6 +86,7 @@ class Shader:
     lanes: int = WORKGROUP
     ahead: bool = False
     shared_bytes: int = 0
+    later: int = 0
 
     @property
     def record_words(self) -> int:
@@ -101,6 +103,7 @@ class Code:
     cluster     workgroups in a row that run at once and read one another's memory
     subgroups   whether lanes may exchange values within subgroups
     follows     whether the lines say themselves where they wait for earlier kernels
+    later       numbers of a launch by which the kernel asks for what a later one wants
     """
 
     language: Language
@@ -111,6 +114,7 @@ class Code:
     depth: int = 1
     subgroups: bool = False
     follows: bool = False
+    later: int = 0
     _counter: int = 0
 
     def emit(self, text: str) -> None:

@@ -18,6 +18,7 @@ from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.tile_layouts import LATER_NUMBERS
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -65,6 +66,7 @@ class TileAttention(AttentionWriter):
         self.given = [features // PIECE for features in (work.features, work.value_features)]
         """Pieces of a key, and of its values."""
         self.code.dynamic_shared = 16 * STAGES * sum(self.sides)
+        self.code.later = LATER_NUMBERS
         self.blocks, self.columns = KEYS // 8, work.value_features // 8
         of_keys = work.mask is None or (work.mask[2] is dtypes.bool_ and _is_of_keys(work.mask[1]))
         self.by_place = of_keys and self.window is None and work.softcap is None

@@ -19,7 +19,7 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
 from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_bytes
-from rlx.codegen.simt.tile_layouts import MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
+from rlx.codegen.simt.tile_layouts import LATER_NUMBERS, MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -55,6 +55,7 @@ class TileContraction(TeamContraction):
             self.grid = (*self.grid, layout.splits)
             self.code.cluster = layout.splits
         self.code.dynamic_shared = layout.shared_bytes
+        self.code.later = LATER_NUMBERS
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
         workgroup = (Tile("workgroup", axis, extent) for axis, extent in extents)

@@ -13,12 +13,17 @@ from rlx.ir.expr import INSTRUCTIONS
 from rlx.kernel.ir.contraction import Contraction
 
 PIECE_BYTES = 16
+LATER_NUMBERS = 2
+"""Of a launch: where weights of a later kernel are, and their sizes. Kernels of many rows leave the memory time for
+them; those of few are as fast as that is."""
 LEAST_ROWS, LEAST_COLUMNS = 192, 32
 """Of matrices that are worth a tile."""
 FEWER_ROWS, MANY_WEIGHTS = 96, 1 << 20
 """Rows that are worth one too, where there are so many weights: as measured on an H200, with 128 rows."""
 FEWEST_ROWS = 33
 """The same where workgroups can share sums, so that few tiles keep all multiprocessors busy."""
+FEWER_WEIGHTS = 1 << 17
+"""From which on FEWER_ROWS are worth one where warps make products together."""
 LEAST_SPACE = 256 * 128
 """Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
 MOST_SHARED_BYTES = 99 << 10
@@ -51,7 +56,8 @@ STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 112, 970, 1420
 """What workgroups that are there at once wait in a step, until their first operands are there, and for what their
 epilogue reads."""
 ALONE_CLOCKS = 1500
-"""What it takes a kernel more whose workgroups leave no room for those of the next one beside them."""
+"""What it takes a kernel more whose workgroups leave no room for those of the next one, neither beside them nor on
+other multiprocessors."""
 STEP_AHEAD = 128
 """Elements along k that are on their way with that wait; with more it is less."""
 
@@ -158,8 +164,8 @@ WARPS = (
 GROUPS = (
     (32, 128, (4, 2, 1)), (32, 128, (8, 1, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
     (16, 128, (4, 1, 1)), (32, 64, (4, 1, 1)), (32, 64, (4, 1, 2)), (16, 64, (8, 1, 1)), (16, 64, (4, 2, 1)),
-    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)), (16, 192, (8, 1, 1)), (16, 192, (12, 1, 1)), (16, 192, (4, 1, 1)),
-    (16, 256, (8, 1, 1)),
+    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)), (16, 32, (4, 1, 1)), (16, 192, (8, 1, 1)),
+    (16, 192, (12, 1, 1)), (16, 192, (4, 1, 1)), (16, 256, (8, 1, 1)),
 )  # fmt: skip
 """The same of warps that make products together."""
 LAYOUTS = tuple(
@@ -167,7 +173,7 @@ LAYOUTS = tuple(
     for together, splits in ((False, WARPS), (True, GROUPS))
     for rows, columns, warps in splits
     for depth in (64, 32)
-    for stages in ((6, 5, 4) if together else (3, 4))
+    for stages in ((12, 8, 6, 5, 4) if together else (3, 4))
     if (layout := TileLayout(rows, columns, warps, depth, stages, together)).is_possible
 )
 PARTS = tuple(
@@ -211,16 +217,21 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
     least, space = LEAST_ROWS, LEAST_SPACE
-    if n * _static(work.k) * math.prod(_static(d) for d in work.taps) >= MANY_WEIGHTS:
+    weights = n * _static(work.k) * math.prod(_static(d) for d in work.taps)
+    if weights >= MANY_WEIGHTS:
         least, space = (FEWEST_ROWS, 0) if warpgroups else (FEWER_ROWS, space)
+    elif weights >= FEWER_WEIGHTS and warpgroups:
+        least = FEWER_ROWS
     if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
     instructions = _instructions(work)
 
-    def key(layout: TileLayout) -> tuple[float, bool, int]:
-        """Of layouts that the same caches hold up, first those that have more to hide waits with."""
+    def key(layout: TileLayout) -> tuple[float, bool, int, int]:
+        """Of layouts that the same caches hold up, first those that have more to hide waits with, then those that leave
+        the next kernel room."""
         side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
-        return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
+        shown = -min(resident(layout), side_by_side), layout.shared_bytes
+        return clocks(known, layout, instructions), not layout.together, *shown
 
     if is_of_bytes(work):
         return min(BYTES, key=key)
@@ -257,12 +268,12 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
-    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / (layout.distance * layout.depth), 1.28)
+    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / (min(layout.distance, steps) * layout.depth), 1.28)
     waits += FILL_CLOCKS + FINISH_CLOCKS
     if layout.splits > 1:
         waits += JOIN_CLOCKS + JOIN_EACH_CLOCKS * layout.splits
     beside = resident(layout)
-    waits += ALONE_CLOCKS if beside == 1 else 0
+    waits += ALONE_CLOCKS if beside == 1 and blocks > MULTIPROCESSORS else 0
     waves = -(-blocks // (MULTIPROCESSORS * beside))
     return -(-blocks // MULTIPROCESSORS) * (made + finished) + waves * waits
 

@@ -54,7 +54,7 @@ class Writer(ABC):
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
             iterations, checks, self.rounds, self.schedule, self.lanes, self.code.follows,
-            self.code.dynamic_shared,
+            self.code.dynamic_shared, self.code.later,
         )  # fmt: skip
 
 

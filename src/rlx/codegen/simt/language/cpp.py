@@ -333,9 +333,11 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
-        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster), *body, "}"])
+        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster, code.later), *body, "}"])
 
-    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1) -> list[str]:
+    def head(
+        self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0
+    ) -> list[str]:
         """The first lines of a kernel."""
         pointers = [
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
@@ -344,13 +346,17 @@ class Cpp(Language):
         assert isinstance(record, CppRecord)  # this language's own
         if record.moves:
             pointers.append(f"const {INDEX}* __restrict__ moving")
-        count = max(record.rounds + len(record.numbers), 1)
-        parameters = ", ".join([*pointers, self.record_parameter(count)])
+        own = max(record.rounds + len(record.numbers), 1)
+        parameters = ", ".join([*pointers, self.record_parameter(own + later)])
         brought = [
             f"  const {INDEX} moved{entry} = {self.moved(f'moving + record.dims[{entry}]')};"
             for entry in sorted(record.moved)
         ]
-        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *brought]
+        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]
+
+    def asks_later(self, own: int, later: int) -> list[str]:
+        """Asks for what a later kernel wants, by numbers behind the kernel's own."""
+        return []
 
     def moved(self, place: str) -> str:
         """A number of the table, which no kernel writes."""

@@ -31,6 +31,9 @@ class Cuda(Cpp):
     def record_parameter(self, count: int) -> str:
         return f"const __grid_constant__ Record<{count}> record"
 
+    def asks_later(self, own: int, later: int) -> list[str]:
+        return [f"  bring_later(record.dims[{own}], record.dims[{own + 1}]);"] if later else []
+
     def moved(self, place: str) -> str:
         return f"number_ahead({place})"
 

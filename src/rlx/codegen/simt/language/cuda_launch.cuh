@@ -16,6 +16,17 @@ __device__ __forceinline__ void bring_near(const void* place) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
 }
 
+// Has weights of a later kernel in the common cache when that comes: each block asks for a share of them, as this kernel
+// has the memory for itself while it computes. `sizes` are all bytes, and in the upper half those of a share.
+__device__ __forceinline__ void bring_later(long long place, long long sizes) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned bytes = (unsigned)sizes, share = (unsigned)(sizes >> 32);
+  const unsigned first = blockIdx.x * share;
+  if (threadIdx.x == 0 && first < bytes)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(place + first), "r"(min(share, bytes - first)));
+#endif
+}
+
 // A number that no kernel writes, loaded here and not later.
 __device__ __forceinline__ long long number_ahead(const long long* place) {
   long long number;

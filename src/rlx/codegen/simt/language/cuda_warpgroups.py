@@ -6,7 +6,7 @@ Source: PTX ISA 8.0, asynchronous warpgroup-level matrix instructions.
 
 from __future__ import annotations
 
-WIDTHS = (64, 128, 192, 256)
+WIDTHS = (32, 64, 128, 192, 256)
 """Columns of a product that there are functions for."""
 
 _HEAD = """

@@ -1,0 +1,95 @@
+"""What kernels ask for on behalf of later ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.cuda import launches
+from rlx.backends.cuda.bound import CudaBound
+from rlx.backends.cuda.executable import CudaExecutable
+from rlx.backends.cuda.launches import LINE_BYTES, MOST_LATER_BYTES, Launch
+from rlx.ir.graph import Graph
+from rlx.kernel.ir.contraction import Contraction
+
+from .emulated_driver import EmulatedDriver
+from .graphs import compiled
+from .test_tiles import SMALL, force
+
+PLACE = 1 << 20
+FEW = 1 << 10
+
+
+def launch(blocks: int, plain: Launch) -> Launch:
+    """A launch of so many blocks, with room for what it asks for."""
+    return dataclasses.replace(plain, blocks=blocks, held=(np.zeros(4, np.int64), np.zeros(4, np.int64)))
+
+
+def asked(given: Launch) -> tuple[int, int, int]:
+    """Where it asks, for how many bytes, and the share of a block."""
+    place, sizes = (int(number) for number in given.held[0][-2:])
+    return place, sizes & 0xFFFFFFFF, sizes >> 32
+
+
+@pytest.fixture
+def plain(driver: EmulatedDriver) -> Launch:
+    graph = Graph("negated")
+    graph.output(-graph.input("x", (4,)))
+    bound = compiled(graph).bind({})
+    assert isinstance(bound, CudaBound)
+    bound([np.ones(4, "f4")])
+    return bound._whole()[0]
+
+
+def test_each_kernel_asks_for_the_next_weights_that_none_has_asked_for(plain: Launch) -> None:
+    row = [launch(8, plain) for _ in range(5)]
+    weights = [(PLACE, FEW), None, (2 * PLACE, 3 * FEW), None, (3 * PLACE, 5 * FEW)]
+    launches.bring_later(row, [True, False, True, True, True], weights)
+    assert [asked(each)[:2] for each in row] == [(2 * PLACE, 3 * FEW), (0, 0), (3 * PLACE, 5 * FEW), (0, 0), (0, 0)]
+
+
+def test_blocks_share_what_is_asked_for_in_whole_lines(plain: Launch) -> None:
+    for blocks, nbytes in ((1, FEW), (7, 1000 * FEW), (3, 80), (132, MOST_LATER_BYTES)):
+        row = [launch(blocks, plain), launch(1, plain)]
+        launches.bring_later(row, [True, True], [None, (PLACE, nbytes)])
+        place, total, share = asked(row[0])
+        assert (place, total) == (PLACE, nbytes)
+        assert share % LINE_BYTES == 0 and (blocks - 1) * share - blocks * LINE_BYTES < nbytes <= blocks * share
+
+
+def test_no_more_is_on_its_way_than_a_cache_holds(plain: Launch) -> None:
+    half = MOST_LATER_BYTES // 2
+    row = [launch(8, plain) for _ in range(5)]
+    launches.bring_later(row, [True] * 5, [None, None, None, (PLACE, half), (2 * PLACE, half + 256)])
+    assert [asked(each)[0] for each in row] == [PLACE, 0, 0, 2 * PLACE, 0]  # the second when the first is used
+    launches.bring_later(row[:2], [True] * 2, [None, (PLACE, MOST_LATER_BYTES + 1)])
+    assert asked(row[1]) == (0, 0, 0)
+
+
+def test_a_chain_of_products_asks_for_its_packed_weights(
+    driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, SMALL)
+    graph = Graph("chain")
+    value = graph.input("x", ("n", 64), "f16")
+    random = np.random.default_rng(0)
+    weights = [random.integers(-1, 2, (64, 64)).astype(np.float16) for _ in range(3)]
+    for number, array in enumerate(weights):
+        value = ops.maximum(value @ graph.param(f"w{number}", (64, 64), "f16", data=array), np.float16(0))
+    graph.output(value, name="y")
+    executable = compiled(graph)
+    assert isinstance(executable, CudaExecutable)
+    bound = executable.bind({"n": 40})
+    assert isinstance(bound, CudaBound)
+    x = random.integers(-1, 2, (40, 64)).astype(np.float16)
+    expected = x.astype(np.float64)
+    for array in weights:
+        expected = np.maximum(expected @ array, 0)
+    np.testing.assert_array_equal(bound([x])[0].astype(np.float64), expected)
+    row = bound._whole()
+    assert len(row) == 3
+    places = [int(each.held[0][each.kernel.work.b_slot]) for each in row if isinstance(each.kernel.work, Contraction)]
+    assert [asked(each)[:2] for each in row] == [(places[1], 64 * 64 * 2), (places[2], 64 * 64 * 2), (0, 0)]
