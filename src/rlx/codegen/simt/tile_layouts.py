@@ -55,6 +55,8 @@ JOIN_CLOCKS, JOIN_EACH_CLOCKS = 4840, 230
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 112, 970, 1420
 """What workgroups that are there at once wait in a step, until their first operands are there, and for what their
 epilogue reads."""
+FEW_STEPS, MOST_STAGES, WIDE = 16, 6, 64
+"""Steps of sums that may have more stages or fewer columns than these: of longer ones operands come no faster by them."""
 ALONE_CLOCKS = 1500
 """What it takes a kernel more whose workgroups leave no room for those of the next one, neither beside them nor on
 other multiprocessors."""
@@ -255,6 +257,8 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     blocks = _blocks(work, layout)
     steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
     if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks > layout.splits * MOST_TILES_SPLIT):
+        return math.inf
+    if steps > FEW_STEPS and (layout.stages > MOST_STAGES or columns < WIDE):
         return math.inf
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
