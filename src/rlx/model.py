@@ -47,7 +47,7 @@ def formats() -> tuple[Format, ...]:
     from rlx.frontends import onnx, saved
     from rlx.models import registry as families
 
-    return saved.FORMAT, families.FORMAT, onnx.FORMAT
+    return saved.FORMAT, families.FORMAT, families.GGUF, onnx.FORMAT
 
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
@@ -221,13 +221,14 @@ class Model:
             if self._closed:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._decoder is None:
+                arrays = self.graph.data  # which reads the model, if it has only been started
                 generator = None if self._imported is None else self._imported.generator
                 if generator is None:
                     from rlx.models import registry as families
 
-                    expected = f"a decoder, of a folder of {', '.join(families.DECODERS)}"
+                    expected = f"a decoder, of a GGUF file or a folder of {', '.join(families.DECODERS)}"
                     raise CapabilityError(f"[generate] expected {expected}, got {self._about.name!r} ({self.format})")
-                self._decoder = generator.decoder(self._session, self.graph.data)
+                self._decoder = generator.decoder(self._session, arrays)
             return self._decoder
 
     def generate(
