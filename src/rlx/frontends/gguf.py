@@ -28,7 +28,19 @@ MAX_EXTENT = 1 << 48
 USUAL_ALIGNMENT = 32
 _SCALARS: dict[int, struct.Struct] = {
     number: struct.Struct(f"<{code}")
-    for number, code in {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}.items()
+    for number, code in {
+        0: "B",
+        1: "b",
+        2: "H",
+        3: "h",
+        4: "I",
+        5: "i",
+        6: "f",
+        7: "?",
+        10: "Q",
+        11: "q",
+        12: "d",
+    }.items()
 }
 """By the numbers of their types."""
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -242,5 +254,3 @@ class File:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
             raise self.wrong("a text in UTF-8", error.reason, key) from None
-
-

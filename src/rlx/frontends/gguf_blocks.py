@@ -53,7 +53,8 @@ def packed(of: BlockType, data: Array, shape: tuple[int, int]) -> Parts:
     step = max(CHUNK // of.elements, 1)
     made: list[Array] = []
     for start in range(0, len(blocks), step):
-        parts = of.parts(blocks[start : start + step])
+        with np.errstate(all="ignore"):  # scales may be anything
+            parts = of.parts(blocks[start : start + step])
         if not made:
             made = [np.empty((len(blocks), part.shape[1]), part.dtype) for part in parts if part is not None]
         for whole, part in zip(made, parts):
@@ -68,10 +69,11 @@ def dequantised(of: BlockType, parts: Parts) -> Array:
     shifts = np.arange(0, 8, of.bits, dtype=np.uint8)
     whole = (integers[..., None] >> shifts & ((1 << of.bits) - 1)).reshape(*scales.shape, of.block).astype(np.float32)
     step = scales.astype(np.float32)[..., None]
-    if minima is None:
-        values = (whole - np.float32(1 << (of.bits - 1))) * step
-    else:
-        values = whole * step + minima.astype(np.float32)[..., None]
+    with np.errstate(all="ignore"):
+        if minima is None:
+            values = (whole - np.float32(1 << (of.bits - 1))) * step
+        else:
+            values = whole * step + minima.astype(np.float32)[..., None]
     return np.asarray(values.reshape(len(integers), -1))
 
 

@@ -94,7 +94,9 @@ def read(source: Path | bytes, keep_dtype: bool = False) -> Imported:
     graph = decoder(config, arrays_of(file, architecture, config), keep_dtype)
     graph.name = config.family
     notes = {"file": file.where, "config": str(config), "weights": _told(file)}
-    return Imported(graph, "gguf", notes, files=(file.bytes,), generator=Source(config, GgufOrigin.of(file), keep_dtype))
+    return Imported(
+        graph, "gguf", notes, files=(file.bytes,), generator=Source(config, GgufOrigin.of(file), keep_dtype)
+    )
 
 
 def _told(file: File) -> str:
@@ -246,9 +248,7 @@ def _named(file: File, tensor: Tensor, architecture: Architecture) -> str:
     return f"{name}.{kind}" if layer is None else f"model.layers.{int(layer)}.{name}.{kind}"
 
 
-def _laid_out(
-    file: File, tensor: Tensor, name: str, architecture: Architecture, config: Config
-) -> dict[str, Array]:
+def _laid_out(file: File, tensor: Tensor, name: str, architecture: Architecture, config: Config) -> dict[str, Array]:
     """A weight, and what goes with it."""
     if tensor.type.dtype is not None:
         parts = {name: numbers(tensor.type, tensor.data, tensor.shape)}

@@ -19,8 +19,8 @@ _UNKNOWN, _CONTROL, _OF_USERS = 2, 3, 4
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _MODEL, _TOKENS, _MERGES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 _ENDS = ("eos", "eot", "eom")
-MOST_PIECES = 1 << 24
-"""Bytes of all tokens together, of which merges are found where a file lists none."""
+MOST_LETTERS, MOST_OF_TOKEN = 1 << 24, 512
+"""Of all tokens together, and of one, of which merges are found where a file lists none."""
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -172,14 +172,18 @@ def _of_pieces(file: File, tokens: Sequence[str], kinds: Sequence[int]) -> Any:
     first = [library.normalizers.Prepend(_SPACE)] if has_prefix else []
     tokenizer.normalizer = library.normalizers.Sequence([*first, spaces])
     steps = [library.decoders.Replace(_SPACE, " "), library.decoders.ByteFallback(), library.decoders.Fuse()]
-    tokenizer.decoder = library.decoders.Sequence([*steps, *([library.decoders.Strip(" ", 1, 0)] if has_prefix else [])])
+    tokenizer.decoder = library.decoders.Sequence(
+        [*steps, *([library.decoders.Strip(" ", 1, 0)] if has_prefix else [])]
+    )
     return tokenizer
 
 
 def _merges_of(file: File, ids: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Pairs of tokens that make a token, those of the best tokens first."""
-    if sum(map(len, ids)) > MOST_PIECES:
-        raise file.wrong(f"tokens of at most {MOST_PIECES} letters together", "more", _TOKENS)
+    lengths = [len(token) for token in ids]
+    if sum(lengths) > MOST_LETTERS or max(lengths) > MOST_OF_TOKEN:
+        most = f"tokens of at most {MOST_OF_TOKEN} letters, and of {MOST_LETTERS} together"
+        raise file.wrong(most, f"{max(lengths)} and {sum(lengths)}", _TOKENS)
     pairs = []
     for token, i in ids.items():
         of_token = []
