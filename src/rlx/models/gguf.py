@@ -114,7 +114,7 @@ def config_of(file: File, architecture: Architecture) -> Config:
     """What the metadata say. Raises ModelError for what is missing, out of range, or not implemented."""
     prefix = f"{file.get('general.architecture')}."
     where = f"the metadata of {file.where!r}"
-    keys = Keys({k.removeprefix(prefix): file.get(k) for k in file.keys() if k.startswith(prefix)}, "gguf", where)
+    keys = Keys({k.removeprefix(prefix): file.get(k) for k in file if k.startswith(prefix)}, "gguf", where)
     hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
     kv_heads = keys.whole("attention.head_count_kv", heads)
     size = keys.whole("attention.key_length", keys.whole("rope.dimension_count", hidden // heads))
@@ -147,11 +147,8 @@ def config_of(file: File, architecture: Architecture) -> Config:
     keys.skip("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
     keys.finish()
     config = Config.of(json, where)
-    biases = {f"{part}_bias": f"blk.0.{tensor}.bias" in file.tensors for part, tensor in _BIASES.items()}
-    return replace(config, **biases, layers=_with_factors(file, config))
-
-
-_BIASES = {"qkv": "attn_q", "output": "attn_output", "mlp": "ffn_gate"}
+    qkv, output, mlp = (f"blk.0.{part}.bias" in file.tensors for part in ("attn_q", "attn_output", "ffn_gate"))
+    return replace(config, qkv_bias=qkv, output_bias=output, mlp_bias=mlp, layers=_with_factors(file, config))
 
 
 def _scaling(keys: Keys) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _SPLITS: dict[str, str | None] = {
     "tekken": _TEKKEN,
     "gpt-4o": _GPT_4O,
 }
-"""What cuts texts, by the file's name for it. Where that is but a part, or nothing, GPT-2's expression cuts the rest."""
+"""What cuts texts, by the file's name for it. Where that is a part, or nothing, GPT-2's expression cuts the rest."""
 _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
 """Where a piece that is a token does not merge, but is it; those of Llama 3 begin texts with a token, too."""
 
