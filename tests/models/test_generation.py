@@ -212,7 +212,9 @@ def test_models_that_generate_nothing_say_so() -> None:
     from rlx.frontends.registry import Imported
 
     model = rlx.Model(Imported(graph, "rlx"), rlx.Session("reference"))
-    with pytest.raises(CapabilityError, match=r"\[generate\] expected a decoder, of a GGUF file or a folder of llama, .*got 'plain'"):
+    with pytest.raises(
+        CapabilityError, match=r"\[generate\] expected a decoder, of a GGUF file or a folder of llama, .*got 'plain'"
+    ):
         model.generate([1])
 
 
