@@ -91,7 +91,7 @@ class File:
         self._read_metadata(keys)
         alignment = self._metadata.get("general.alignment", USUAL_ALIGNMENT)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise self.wrong("a power of 2 from 8 on", alignment, "general.alignment")
+            raise self.wrong("a power of 2 from 8 on", repr(alignment), "general.alignment")
         self.tensors: Mapping[str, Tensor] = self._read_tensors(tensors, alignment)
 
     def wrong(self, expected: str, actual: Any, key: str = "") -> ModelError:

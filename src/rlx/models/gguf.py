@@ -86,7 +86,7 @@ def read(source: Path | bytes, keep_dtype: bool = False) -> Imported:
     name = file.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
-        raise file.wrong(f"a decoder of {', '.join(ARCHITECTURES)}", name, "general.architecture")
+        raise file.wrong(f"a decoder of {', '.join(ARCHITECTURES)}", repr(name), "general.architecture")
     if file.get("split.count", 1) != 1:
         merge = f"{file.get('split.count')} parts of one: llama-gguf-split --merge joins them"
         raise file.wrong("a whole model", merge, "split.count")

@@ -88,7 +88,7 @@ def text_of(file: File) -> Text:
     if not isinstance(tokens, list) or not tokens:
         raise file.wrong("texts of tokens", "none", _TOKENS)
     if kind not in ("gpt2", "llama"):
-        raise file.wrong("a tokenizer of gpt2 or llama", kind, _MODEL)
+        raise file.wrong("a tokenizer of gpt2 or llama", repr(kind), _MODEL)
     kinds = _numbers(file, "tokenizer.ggml.token_type", len(tokens)) or [1] * len(tokens)
     try:
         tokenizer = _of_bytes(file, tokens) if kind == "gpt2" else _of_pieces(file, tokens, kinds)
@@ -127,7 +127,7 @@ def _merges(file: File, has: dict[str, int]) -> list[tuple[str, str]]:
         at = merge.find(" ", 1)
         left, right = merge[:at], merge[at + 1 :]
         if at < 0 or left not in has or right not in has or left + right not in has:
-            raise file.wrong("pairs of tokens that make a token", merge, _MERGES)
+            raise file.wrong("pairs of tokens that make a token", repr(merge), _MERGES)
         pairs.append((left, right))
     return pairs
 
@@ -137,7 +137,7 @@ def _of_bytes(file: File, tokens: Sequence[str]) -> Any:
     library = package()
     name = file.get("tokenizer.ggml.pre", "default")
     if name not in _SPLITS:
-        raise file.wrong(f"texts cut as by {', '.join(_SPLITS)}", name, "tokenizer.ggml.pre")
+        raise file.wrong(f"texts cut as by {', '.join(_SPLITS)}", repr(name), "tokenizer.ggml.pre")
     ids = {token: i for i, token in enumerate(tokens)}
     model = library.models.BPE(ids, _merges(file, ids), ignore_merges=name in _WHOLE_WORDS)
     tokenizer = library.Tokenizer(model)
@@ -201,6 +201,9 @@ def _add_special(file: File, tokenizer: Any, tokens: Sequence[str], kinds: Seque
     library = package()
     for kind, special in ((_CONTROL, True), (_OF_USERS, False)):
         found = [tokens[i] for i, each in enumerate(kinds) if each == kind and tokens[i]]
+        found = [
+            token for token in found if tokenizer.token_to_id(token) is not None
+        ]  # as they are: not Gemma's spaces
         made = [library.AddedToken(token, normalized=False, special=special) for token in found]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(made)
     pieces = file.get(_MODEL) == "llama"
