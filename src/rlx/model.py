@@ -423,14 +423,14 @@ def load(
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
-    """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a file that rlx saved, or a
-    folder of Hugging Face with an encoder or a decoder. Of other formats the error says what they are, and what
-    converts them.
+    """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a GGUF file with a decoder,
+    a file that rlx saved, or a folder of Hugging Face with an encoder or a decoder. Of other formats the error says
+    what they are, and what converts them.
 
     `device` is a name, `auto`, or a list of devices: a chain, in which the model goes on if a device fails in a run.
     The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,
-    `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders. Nothing is compiled before the first
-    use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders, `keep_dtype` of GGUF files. Nothing is
+    compiled before the first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
