@@ -33,6 +33,7 @@ from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
+from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest
@@ -156,7 +157,7 @@ def kernel_passes() -> list[KernelPass]:
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
         Pack(_panels, batched=True),
-        PackBlocks(_unpacks),
+        PackBlocks(lambda work: (PANEL, PANEL_BYTES) if _unpacks(work) else (0, 1)),
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),
