@@ -85,6 +85,7 @@ def attention_unsupported(node: Node) -> str:
     heads, shared = (node.inputs[i].type.shape[1] for i in (0, 1))
     return "" if isinstance(dims.exact_div(heads, shared), int) else "a number of heads to a key that is not known"
 
+
 def is_static(value: Value) -> bool:
     """Whether a value is made of weights and constants alone."""
     pending, seen = [value.node], {id(value.node)}

@@ -33,7 +33,6 @@ from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
-from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest

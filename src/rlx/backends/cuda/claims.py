@@ -53,4 +53,3 @@ def _block_of(bits: int, block: int, depth: int, columns: int) -> int | None:
 
 weights = rules_of("packed-weights", _block_of)
 """Dequantised weights as what they were, before products with them merge."""
-

@@ -31,6 +31,15 @@ class BlockForm(Form):
     zeros: str = "none"
 
     @property
+    def moves(self) -> bool:
+        return False
+
+    @property
+    def element_bytes(self) -> float:
+        """Of an element of the panel, with its share of scales and zeros."""
+        return self.bits / 8 + self.dtype.itemsize * (1 if self.zeros == "none" else 2) / self.block
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of a column that share a scale."""
         return self.block * self.bits // 8
@@ -214,7 +223,5 @@ class _BlockCore(_Reader):
             scalar = f.value(f"load float, ptr {f.offset(self.starts[r], 'float', k)}, align 4")
             first = f.value(f"insertelement {kind} poison, float {scalar}, i64 0")
             left = f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
-            made += [
-                f.multiply_add(kind, left, vector, sums[r * self.vectors + j]) for j, vector in enumerate(vectors)
-            ]
+            made += [f.multiply_add(kind, left, vector, sums[r * self.vectors + j]) for j, vector in enumerate(vectors)]
         return made

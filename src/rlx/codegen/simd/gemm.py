@@ -136,7 +136,9 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
     panels = dims.ceildiv(work.n, width)
     blocks = dims.ceildiv(work.m, row_block)
     tile = tiles.static_tile("register", "m") * width * form.dtype.itemsize
-    scratch: Dim = tile if work.packed and work.blocks is None else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+    scratch: Dim = (
+        tile if work.packed and work.blocks is None else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+    )
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, row_block), per_row)
@@ -188,6 +190,8 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.panel, self.are_many = Panel("", "", ""), ""
+        """Of a right side of few bits: the panel of the position, and whether it is unpacked first."""
         self.epilogue = [
             Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
         ]
@@ -291,13 +295,14 @@ class _GemmWriter:
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
         f, scheduled = self.f, self.scheduled
-        if isinstance(self.form, BlockForm):
+        form = self.form
+        if isinstance(form, BlockForm):
             assert self.work.blocks is not None
             few = dataclasses.replace(tile, k=str(self.work.blocks.count))
             f.branch(
                 self.are_many,
                 lambda: call_core(f, height, scheduled.rows, scheduled.vectors, tile),
-                lambda: call_block_core(f, height, scheduled.vectors, few, self.panel, self.form),
+                lambda: call_block_core(f, height, scheduled.vectors, few, self.panel, form),
             )
             return
         if not scheduled.taps:

@@ -86,7 +86,9 @@ class Blocks:
             return linear(column).times(self.row_bytes).plus(linear(byte))
         panel, lane = column / dim_value(width), _rem(column, width)
         chunk, place = byte / dim_value(group), _rem(byte, group)
-        start = linear(panel).times(-(-self.row_bytes // group) * width * group).plus(linear(chunk).times(width * group))
+        start = (
+            linear(panel).times(-(-self.row_bytes // group) * width * group).plus(linear(chunk).times(width * group))
+        )
         return start.plus(linear(lane).times(group)).plus(linear(place))
 
     def _parameter(self, width: int, column: Expr, k: Expr) -> Linear:

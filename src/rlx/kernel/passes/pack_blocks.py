@@ -1,5 +1,5 @@
-"""Weights of few bits in panels, with their scales and zeros, for kernels that unpack them in registers: so many columns,
-some bytes along k of each, are neighbours, and so are the scales of these columns."""
+"""Weights of few bits in panels, with their scales and zeros, for kernels that unpack them in registers: so many
+columns, some bytes along k of each, are neighbours, and so are the scales of these columns."""
 
 from __future__ import annotations
 
