@@ -92,7 +92,6 @@ def read(source: Path | bytes, keep_dtype: bool = False) -> Imported:
         raise file.wrong("a whole model", merge, "split.count")
     config = config_of(file, architecture)
     graph = decoder(config, arrays_of(file, architecture, config), keep_dtype)
-    graph.name = config.family
     notes = {"file": file.where, "config": str(config), "weights": _told(file)}
     return Imported(
         graph, "gguf", notes, files=(file.bytes,), generator=Source(config, GgufOrigin.of(file), keep_dtype)
