@@ -47,7 +47,7 @@ def formats() -> tuple[Format, ...]:
     from rlx.frontends import onnx, saved
     from rlx.models import registry as families
 
-    return saved.FORMAT, families.FORMAT, onnx.FORMAT
+    return saved.FORMAT, families.FORMAT, families.GGUF, onnx.FORMAT
 
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
@@ -221,13 +221,14 @@ class Model:
             if self._closed:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._decoder is None:
+                arrays = self.graph.data  # which reads the model, if it has only been started
                 generator = None if self._imported is None else self._imported.generator
                 if generator is None:
                     from rlx.models import registry as families
 
-                    expected = f"a decoder, of a folder of {', '.join(families.DECODERS)}"
+                    expected = f"a decoder, of a GGUF file or a folder of {', '.join(families.DECODERS)}"
                     raise CapabilityError(f"[generate] expected {expected}, got {self._about.name!r} ({self.format})")
-                self._decoder = generator.decoder(self._session, self.graph.data)
+                self._decoder = generator.decoder(self._session, arrays)
             return self._decoder
 
     def generate(
@@ -422,14 +423,14 @@ def load(
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
-    """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a file that rlx saved, or a
-    folder of Hugging Face with an encoder or a decoder. Of other formats the error says what they are, and what
-    converts them.
+    """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a GGUF file with a decoder,
+    a file that rlx saved, or a folder of Hugging Face with an encoder or a decoder. Of other formats the error says
+    what they are, and what converts them.
 
     `device` is a name, `auto`, or a list of devices: a chain, in which the model goes on if a device fails in a run.
     The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,
-    `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders. Nothing is compiled before the first
-    use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders, `keep_dtype` of GGUF files. Nothing is
+    compiled before the first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import pickle
-import struct
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -101,12 +100,10 @@ def compiled(folder: Path) -> bytes:
     return (folder / "program").read_bytes()
 
 
-GGUF = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
 SAVED_MODEL = b"\x08\x01\x12\x0c\x0a\x0a\x0a\x001.15.0\x22\x00"
 HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(88)
 FILES: dict[str, tuple[Callable[[Path], bytes], str]] = {
-    "m.gguf": (lambda _: GGUF, r"a GGUF file of llama\.cpp"),
-    "m.ggml": (lambda _: b"tjgg" + bytes(28), r"a GGML file"),
+    "m.ggml": (lambda _: b"tjgg" + bytes(28), r"a GGML file of an old llama\.cpp: rlx reads GGUF"),
     "script.pt": (
         lambda _: torchscript(),
         r"a TorchScript program: torch\.onnx\.export\(torch\.jit\.load\('.*script\.pt'\)",

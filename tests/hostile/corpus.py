@@ -13,13 +13,14 @@ import numpy as np
 import onnx
 
 import rlx
+from gguf_files import small_decoder
 from hostile import mutate
 from hostile.case import Gives
 from hostile.tables import CASES
 
 Array = np.ndarray[Any, Any]
-KINDS = ("bytes", "model", "model", "saved", "header", "compiled", "folder")
-"""What is damaged: a model's bytes, its fields, a saved graph's bytes or header, a saved program, safetensors."""
+KINDS = ("bytes", "model", "model", "saved", "header", "compiled", "folder", "gguf")
+"""What is damaged: a model's bytes, its fields, a saved graph's bytes or header, a saved program, safetensors, GGUF."""
 
 
 @cache
@@ -129,6 +130,11 @@ def attempt(number: int, seconds: float) -> None:
             mutate.mutated_header(rng, saved()) if kind == "header" else mutate.mutated(rng, saved(), [saved()])
         )
         rlx.load(path, device=device, cache=False).run([x], timeout=seconds)
+    elif kind == "gguf":
+        path.write_bytes(mutate.mutated(rng, small_decoder(), [small_decoder()]))
+        model = rlx.load(path, device=device, cache=False)
+        model.run([np.array([[1, 2, 3]])], timeout=seconds)
+        model.decoder.text.encode("abc")
     elif kind == "compiled":
         path.write_bytes(mutate.mutated(rng, compiled(), [compiled()]))
         rlx.load_compiled(path).run([x], timeout=seconds)

@@ -212,7 +212,9 @@ def test_models_that_generate_nothing_say_so() -> None:
     from rlx.frontends.registry import Imported
 
     model = rlx.Model(Imported(graph, "rlx"), rlx.Session("reference"))
-    with pytest.raises(CapabilityError, match=r"\[generate\] expected a decoder, of a folder of llama, .*got 'plain'"):
+    with pytest.raises(
+        CapabilityError, match=r"\[generate\] expected a decoder, of a GGUF file or a folder of llama, .*got 'plain'"
+    ):
         model.generate([1])
 
 
@@ -336,12 +338,11 @@ def test_chats(speaking: rlx.Model) -> None:
         speaking.generate([{"content": "w1"}])
 
 
-def test_templates_reach_nothing_outside(speaking: rlx.Model) -> None:
+def test_templates_reach_nothing_outside(speaking: rlx.Model, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     for template in ("{{ messages.__class__.__mro__ }}", "{% for i in range(10**9) %}{% endfor %}", "{{ 1 + }}"):
-        settings = Path(speaking.decoder.text.folder) / "tokenizer_config.json"
-        settings.write_text(json.dumps({"chat_template": template}))
-        fresh = rlx.load(settings.parent, device="cpu")
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        fresh = rlx.load(tmp_path, device="cpu")
         with pytest.raises((InputError, ModelError)):
             fresh.generate([{"role": "user", "content": "w1"}])
 
@@ -353,11 +354,10 @@ def test_templates_reach_nothing_outside(speaking: rlx.Model) -> None:
     ("{{ '<end>' | tojson }}", '"<end>"'),
     ("{{ strftime_now('w9') }}{{ '\n' }}{{ bos_token }}{{ eos_token }}", "w9\n<end>"),
 ])  # fmt: skip
-def test_what_templates_use(speaking: rlx.Model, template: str, words: str) -> None:
+def test_what_templates_use(speaking: rlx.Model, template: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    text = speaking.decoder.text
-    (text.folder / "chat_template.jinja").write_text(template)
-    assert text.rendered([{"role": "user", "content": "w5"}]).strip() == words
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert speaking.decoder.text.rendered([{"role": "user", "content": "w5"}]).strip() == words
 
 
 class _Bytes:
@@ -445,8 +445,8 @@ def test_zero_temperature_takes_the_first_of_the_likeliest() -> None:
 # the command line
 
 
-def test_the_command_line_streams(speaking: rlx.Model, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(speaking.decoder.text.folder)
+def test_the_command_line_streams(speaking: rlx.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path)
     text = speaking.generate("w5 w6", 6).text
     assert main(["run", path, "--prompt", "w5 w6", "-n", "6", "--device", "cpu"]) == 0
     captured = capsys.readouterr()

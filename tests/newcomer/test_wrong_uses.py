@@ -214,7 +214,11 @@ FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", r"got the empty file '.*m\.onnx'"),
     "truncated": (model("Relu")[:-10], r"the file is truncated, in m\.onnx"),
     "damaged": (model("Relu")[:20] + b"\xff" * 10 + model("Relu")[30:], r"m\.onnx, which is damaged or none"),
-    "foreign": (b"GGUF" + bytes(60), r"m\.onnx', a GGUF file of llama\.cpp: rlx reads no GGUF yet: load the folder"),
+    "foreign": (
+        b"tjgg" + bytes(60),
+        r"m\.onnx', a GGML file of an old llama\.cpp: rlx reads GGUF, which took its place",
+    ),
+    "cut off": (b"GGUF\3\0\0\0", r"expected 8 bytes at 8, got a file of 8, at 'the header' in 'm\.onnx'"),
 }
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from rlx.arguments import methods_checked
 from rlx.errors import OptionError, UnsupportedOp, did_you_mean
 from rlx.ir import dim as dims
+from rlx.ir.op import Constant, Param
 from rlx.records import dataclass
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Node
+    from rlx.ir.graph import Node, Value
 
 Policy = Literal["prefer-native", "force-common", "force-native"]
 Claim: TypeAlias = "Callable[[Node], str | None]"
@@ -83,3 +84,17 @@ def attention_unsupported(node: Node) -> str:
         return f"a head size over {MOST_FEATURES}"
     heads, shared = (node.inputs[i].type.shape[1] for i in (0, 1))
     return "" if isinstance(dims.exact_div(heads, shared), int) else "a number of heads to a key that is not known"
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value is made of weights and constants alone."""
+    pending, seen = [value.node], {id(value.node)}
+    while pending:
+        node = pending.pop()
+        if node.regions or not (node.inputs or isinstance(node.op, (Param, Constant))):
+            return False
+        for operand in node.inputs:
+            if id(operand.node) not in seen:
+                seen.add(id(operand.node))
+                pending.append(operand.node)
+    return True

@@ -71,7 +71,7 @@ def _widen(requested: bool) -> None:
 
 
 PRECISIONS = ("f32", "f32_fast", "f16", "bf16", "int8")
-Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
+Model = Annotated[Path, typer.Argument(help="An ONNX, GGUF or rlx file, or a folder with config.json and weights.")]
 Inputs = Annotated[
     list[str],
     typer.Option("--input", "-i", help="NAME=FILE (.npy, .npz, .json) or NAME=random; the rest is made up."),

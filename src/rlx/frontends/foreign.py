@@ -33,11 +33,10 @@ class Foreign:
 _EXPORT = 'torch.onnx.export(model, args, "model.onnx", dynamo=True)'
 _ORIGINAL = "no converter leads back from it: export the model that it was made of to ONNX"
 
-GGUF = Foreign(
-    "a GGUF file of llama.cpp",
-    "rlx reads no GGUF yet: load the folder of Hugging Face that it was made of, or an export to ONNX",
+GGML = Foreign(
+    "a GGML file of an old llama.cpp",
+    "rlx reads GGUF, which took its place: load such a file, or the folder of Hugging Face that it was made of",
 )
-GGML = Foreign("a GGML file of an old llama.cpp", GGUF.line)
 TORCHSCRIPT = Foreign(
     "a TorchScript program", "torch.onnx.export(torch.jit.load('PATH'), args, 'model.onnx', dynamo=False) converts it"
 )
@@ -90,7 +89,7 @@ GZIP = Foreign("a gzip file", "unpack it first")
 ZIP = Foreign("a zip archive that holds no model that rlx knows", "unpack it first")
 
 _STARTS: tuple[tuple[bytes, Foreign], ...] = (
-    (b"GGUF", GGUF), (b"lmgg", GGML), (b"fmgg", GGML), (b"tjgg", GGML), (b"\x89HDF\r\n\x1a\n", HDF5),
+    (b"lmgg", GGML), (b"fmgg", GGML), (b"tjgg", GGML), (b"\x89HDF\r\n\x1a\n", HDF5),
     (b"ML\xefR", MLIR), (b"\x93NUMPY", NPY), (b"rlx-compiled-", COMPILED), (b"7767517\n", NCNN),
     (b"version https://git-lfs", GIT_LFS), (b"\x1f\x8b", GZIP),
     (b"\x89PNG\r\n", PICTURE), (b"\xff\xd8\xff", PICTURE), (b"GIF8", PICTURE), (b"RIFF", SOUND), (b"OggS", SOUND),

@@ -36,8 +36,10 @@ def read_folder(folder: Path) -> dict[str, Array]:
     if (folder / WHOLE).is_file():
         return read(folder / WHOLE)
     if not (folder / INDEX).is_file():
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pth", ".pt", ".gguf"))
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pth", ".pt"))
         actual = f"{others[0]!r}, which rlx does not open" if others else "a folder without it"
+        files = sorted(path.name for path in folder.iterdir() if path.suffix == ".gguf")
+        actual = f"{files[0]!r}, which rlx.load takes itself" if files else actual
         raise ModelError(f"[safetensors] expected weights in {WHOLE!r} or {INDEX!r}, got {actual}: {str(folder)!r}")
     places = read_json(folder / INDEX, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(places, dict) or not places:

@@ -5,12 +5,53 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
+
 from rlx.errors import ModelError
 from rlx.frontends.files import flush_subnormals
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
-from rlx.ops.build import layer_norm
+from rlx.ops.build import gather, layer_norm, packed_matmul
+from rlx.ops.packed import WIDTHS, packed_rows
+from rlx.records import dataclass
+
+SCALES, MINIMA = "{}.scales", "{}.minima"
+"""Names of what goes with a matrix whose elements have few bits."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight of [outer, inner]: floats, or integers of few bits with scales as `PackedMatmul` takes them.
+
+    parts   the floats; or the integers u8 [outer, bytes], f32 scales, and minima if there are any
+    bits    of an element; 0 for floats
+    """
+
+    parts: tuple[Value, ...]
+    inner: int
+    bits: int = 0
+
+    def applied(self, x: Value) -> Value:
+        """x Wᵀ."""
+        if not self.bits:
+            return x @ self.parts[0].cast(x.dtype).T
+        block = self.inner // self._blocks
+        made: Value = packed_matmul(
+            x, *self.parts, depth=self.inner, bits=self.bits, block=block, added=len(self.parts) == 3
+        )
+        return made
+
+    def rows(self, numbers: Value) -> Value:
+        """The rows of these numbers, i64[...], as floats [..., inner]: no others are unpacked."""
+        found = [gather(part, numbers, axis=0) for part in self.parts]
+        return packed_rows(*found, bits=self.bits) if self.bits else found[0]
+
+    @property
+    def _blocks(self) -> int:
+        count = self.parts[1].shape[1]
+        assert isinstance(count, int)  # it comes from a weight
+        return count
 
 
 class Weights:
@@ -49,6 +90,35 @@ class Weights:
             weight = self.graph.param(name, data.shape, data.dtype, data)
             widens = not self._keep_dtype and weight.dtype.is_float and weight.dtype.bits < 32
             self._made[name] = weight.cast("f32") if widens else weight
+        return self._made[name]
+
+    def matrix(self, name: str, outer: int, inner: int) -> Matrix:
+        """The weight of this name, which may be packed: then there are scales, and perhaps minima, beside it. Raises
+        ModelError as a call does."""
+        if self._prefix + SCALES.format(name) not in self._arrays:
+            return Matrix((self(name, outer, inner),), inner)
+        integers, scales = (self._arrays[self._prefix + each] for each in (name, SCALES.format(name)))
+        minima = self._arrays.get(self._prefix + MINIMA.format(name))
+        bits, blocks = 8 * integers.shape[-1] // inner, scales.shape[-1]
+        fits = bits in WIDTHS and integers.shape == (outer, bits * inner // 8) and scales.shape == (outer, blocks)
+        fits = fits and integers.dtype == np.uint8 and inner % blocks == 0 and inner // blocks * bits % 8 == 0
+        if not fits or (minima is not None and minima.shape != scales.shape):
+            actual = f"{dtypes.of(integers.dtype)}{list(integers.shape)} with scales {list(scales.shape)}"
+            expected = f"packed elements of shape {[outer, inner]}"
+            raise ModelError(f"[{self._family}] expected {expected}, got {actual}, at {self._prefix + name!r}")
+        parts = [self._param(name, integers), self._param(SCALES.format(name), scales).cast("f32")]
+        if minima is not None:
+            parts.append(self._param(MINIMA.format(name), minima).cast("f32"))
+        return Matrix(tuple(parts), inner, bits)
+
+    @property
+    def are_packed(self) -> bool:
+        """Whether some of the weights are."""
+        return any(name.endswith(SCALES.format("")) for name in self._arrays)
+
+    def _param(self, name: str, array: Array) -> Value:
+        if name not in self._made:
+            self._made[name] = self.graph.param(name, array.shape, array.dtype, array)
         return self._made[name]
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -101,7 +101,39 @@ def read(folder: Path, keep_dtype: bool = True) -> Imported:
     config = Config.of(read_json(folder / "config.json"))
     graph = decoder(config, safetensors.read_folder(folder), keep_dtype)
     notes = {"folder": folder.name, "config": str(config)}
-    return Imported(graph, config.family, notes, generator=Source(config, folder, keep_dtype))
+    return Imported(graph, config.family, notes, generator=Source(config, Folder(folder), keep_dtype))
+
+
+class Origin(Protocol):
+    """Where a decoder is from, which is asked for what its program does not need."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is a tokenizer."""
+
+    def text(self) -> Text:
+        """It. Raises MissingExtra, ModelError where there is none."""
+
+    def settings(self) -> Settings:
+        """What calls do not say. Raises ModelError where that asks for what is not there."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One of Hugging Face."""
+
+    path: Path
+
+    @property
+    def has_text(self) -> bool:
+        return (self.path / "tokenizer.json").is_file()
+
+    def text(self) -> Text:
+        return Text.of_folder(self.path)
+
+    def settings(self) -> Settings:
+        file = self.path / "generation_config.json"
+        return Settings.of(read_json(file) if file.is_file() else {}, read_json(self.path / "config.json"))
 
 
 @dataclass(frozen=True)
@@ -109,14 +141,12 @@ class Source:
     """What a decoder was read from, beside its program."""
 
     config: Config
-    folder: Path
+    origin: Origin
     keep_dtype: bool
 
     def decoder(self, session: Session, arrays: Mapping[str, Array]) -> Decoder:
-        """It, with these weights. Raises ModelError for a generation_config.json that asks for what is not there."""
-        file = self.folder / "generation_config.json"
-        settings = Settings.of(read_json(file) if file.is_file() else {}, read_json(self.folder / "config.json"))
-        return Decoder(self, settings, session, arrays)
+        """It, with these weights. Raises ModelError for settings that ask for what is not there."""
+        return Decoder(self, self.origin.settings(), session, arrays)
 
 
 class Decoder:
@@ -142,7 +172,7 @@ class Decoder:
         """The tokenizer. Raises MissingExtra, ModelError where there is none."""
         with self._lock:
             if self._text is None:
-                self._text = Text(self._source.folder)
+                self._text = self._source.origin.text()
             return self._text
 
     @property
@@ -248,7 +278,7 @@ class Decoder:
     def text_stream(self, stop: Sequence[str]) -> TextStream | None:
         """What makes text of tokens; None for models that have no tokenizer, or where its package is not installed, if
         no text is to stop it."""
-        if not stop and not (self._source.folder / "tokenizer.json").is_file():
+        if not stop and not self._source.origin.has_text:
             return None
         try:
             return TextStream(self.text, stop)

@@ -18,7 +18,6 @@ from rlx.ops.build import (
     attention,
     cos,
     dims_tensor,
-    gather,
     gather_elements,
     gelu,
     iota,
@@ -114,9 +113,10 @@ class _Builder:
 
     def logits(self, ids: Value) -> Value:
         config, weights = self.config, self.weights
-        words = weights(f"{weights.body}embed_tokens.weight", config.vocab_size, config.hidden_size)
+        words = weights.matrix(f"{weights.body}embed_tokens.weight", config.vocab_size, config.hidden_size)
         with named(self.graph, "embed_tokens"):
-            x = gather(words, ids, axis=0)
+            x = words.rows(ids)
+            x = x.cast("f32") if weights.are_packed else x  # what packed weights are exact in
             if config.embedding_scale is not None:
                 x = x * config.embedding_scale
         for index, layer in enumerate(config.layers):
@@ -125,8 +125,8 @@ class _Builder:
             x = x[:, -1]
         x = self._norm("norm", x, config.hidden_size)
         with named(self.graph, "lm_head"):
-            head = words if config.tied else weights("lm_head.weight", config.vocab_size, config.hidden_size)
-            logits = (x @ head.cast(x.dtype).T).cast("f32")
+            head = words if config.tied else weights.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+            logits = head.applied(x).cast("f32")
             cap = config.logit_softcap
             return logits if cap is None else tanh(logits / cap) * cap
 
@@ -194,7 +194,7 @@ class _Builder:
     def _linear(self, name: str, x: Value, inner: int, outer: int, bias: bool) -> Value:
         """x Wᵀ, and + b if there is a bias."""
         with named(self.graph, name):
-            y = x @ self.weights.of(x, f"{name}.weight", outer, inner).T
+            y = self.weights.matrix(f"{self.weights.body}{name}.weight", outer, inner).applied(x)
             return y + self.weights.of(x, f"{name}.bias", outer) if bias else y
 
     def _norm(self, name: str, x: Value, size: int) -> Value:

@@ -68,11 +68,11 @@ class Config:
     logit_softcap: float | None = None
 
     @staticmethod
-    def of(json_object: Mapping[str, Any]) -> Config:
-        """From the contents of a config.json. Raises ModelError for numbers that do not go together, and for anything
-        that would change the result and is not implemented."""
+    def of(json_object: Mapping[str, Any], where: str = "config.json") -> Config:
+        """From the contents of a config.json, or of what else says it (`where`, for messages). Raises ModelError for
+        numbers that do not go together, and for anything that would change the result and is not implemented."""
         family = FAMILIES[json_object["model_type"]]
-        return family.config(Keys(json_object, "llama"))
+        return family.config(Keys(json_object, "llama", where))
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Family:
         if not isinstance(own, dict):
             raise keys.wrong(f"rope_parameters of {kind} to be an object", own)
         merged = {**({} if is_local else scaling), **own}
-        inner = Keys(merged, keys.family, f"the {'rope_scaling' if scaling else 'rope_parameters'} of config.json")
+        inner = Keys(merged, keys.family, f"the {'rope_scaling' if scaling else 'rope_parameters'} of {keys.where}")
         keys.neutral("partial_rotary_factor", 1.0)
         return rope_of(inner, local if is_local else theta, head_size, positions)
 

@@ -1,4 +1,5 @@
-"""Model families by the `model_type` of their configuration. A folder with config.json is one of them."""
+"""Model families by the `model_type` of their configuration. A folder with config.json is one of them; so is a GGUF
+file, whose metadata say as much."""
 
 from __future__ import annotations
 
@@ -60,4 +61,22 @@ def _refusal(folder: Path, config: dict[str, Any]) -> str:
     )
 
 
+def is_gguf(source: Path | bytes) -> bool:
+    """Files and bytes that begin as GGUF does."""
+    if isinstance(source, bytes):
+        return source.startswith(_GGUF)
+    if not source.is_file():
+        return False
+    with open(source, "rb") as file:
+        return file.read(len(_GGUF)) == _GGUF
+
+
+def _read_gguf(source: Path | bytes, **options: Any) -> Imported:
+    from rlx.models import gguf
+
+    return gguf.read(source, **options)
+
+
+_GGUF = b"GGUF"
+GGUF = Format("a GGUF file with a decoder", is_gguf, _read_gguf, ("keep_dtype",))
 FORMAT = Format("a folder with config.json and model.safetensors", recognises, read, ("token_types", "keep_dtype"))

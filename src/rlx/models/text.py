@@ -1,4 +1,4 @@
-"""Text in and out of tokens, by the tokenizer in a model's folder (packages `tokenizers`, and `jinja2` for chats)."""
+"""Text in and out of tokens, by a model's tokenizer (packages `tokenizers`, and `jinja2` for chats)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,39 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Text:
-    """The tokenizer of a folder. Raises MissingExtra, ModelError where there is none."""
+    """A tokenizer, and what chats need.
 
-    def __init__(self, folder: Path) -> None:
+    tokenizer   a `tokenizers.Tokenizer`
+    settings    what a tokenizer_config.json has: texts of tokens that templates use
+    template    that of chats, if there is one
+    where       the model is, for messages
+    """
+
+    def __init__(self, tokenizer: Any, settings: Mapping[str, Any], template: str | None, where: str) -> None:
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._template_text = template
+        self._where = where
+
+    @staticmethod
+    def of_folder(folder: Path) -> Text:
+        """That of a folder. Raises MissingExtra, ModelError where there is none."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ModelError(f"[generate] expected ids of tokens, as there is no 'tokenizer.json' in {str(folder)!r}")
         if path.stat().st_size > MAX_TOKENIZER_BYTES:
             raise ModelError(f"[generate] expected at most {MAX_TOKENIZER_BYTES} bytes, got more, in {path.name!r}")
         try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise MissingExtra(f"[generate] expected the package tokenizers for text, got none: {INSTALL}") from None
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = package().Tokenizer.from_file(str(path))
+        except MissingExtra:
+            raise
         except Exception as error:  # the package raises no class of its own
             raise ModelError(
                 f"[generate] expected a tokenizer, got what does not parse ({error}), in {path.name!r}"
             ) from None
-        settings = folder / "tokenizer_config.json"
-        self._settings = read_json(settings) if settings.is_file() else {}
-        self.folder = folder
+        file = folder / "tokenizer_config.json"
+        settings = read_json(file) if file.is_file() else {}
+        return Text(tokenizer, settings, _template_of(folder, settings), str(folder))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The tokens of a text, with those that begin every text if `special`."""
@@ -77,7 +89,9 @@ class Text:
 
     @functools.cached_property
     def _template(self) -> Any:
-        """That of the folder, in a sandbox: it comes with the model."""
+        """The template, in a sandbox: it comes with the model."""
+        if self._template_text is None:
+            raise ModelError(f"[generate] expected a model with a chat template, got none in {self._where!r}")
         jinja2 = _jinja()
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -86,23 +100,32 @@ class Text:
         environment.globals.update(raise_exception=_refuse, strftime_now=time.strftime)
         environment.filters["tojson"] = _json
         # These tags mark for training what the model said.
-        text = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 if true \2%}", self._template_text())
+        text = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 if true \2%}", self._template_text)
         try:
             return environment.from_string(re.sub(r"\{%(-?)\s*endgeneration\s*(-?)%\}", r"{%\1 endif \2%}", text))
         except jinja2.TemplateError as error:
             raise ModelError(f"[generate] expected a chat template, got what does not parse: {error}") from None
 
-    def _template_text(self) -> str:
-        file = self.folder / "chat_template.jinja"
-        if file.is_file() and file.stat().st_size <= MAX_TEMPLATE_BYTES:
-            return file.read_text("utf-8")
-        template = self._settings.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-            template = named.get("default")
-        if not isinstance(template, str):
-            raise ModelError(f"[generate] expected a model with a chat template, got none in {str(self.folder)!r}")
-        return template
+
+def package() -> Any:
+    """The package tokenizers. Raises MissingExtra."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingExtra(f"[generate] expected the package tokenizers for text, got none: {INSTALL}") from None
+    return tokenizers
+
+
+def _template_of(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The text of a folder's template."""
+    file = folder / "chat_template.jinja"
+    if file.is_file() and file.stat().st_size <= MAX_TEMPLATE_BYTES:
+        return file.read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _jinja() -> Any:

@@ -94,13 +94,20 @@ class PackedMatmul(Composite):
         return Padded(result, (*x.axes[:-1], (result.shape[-1],)))
 
     def decompose(self, x: Value, w: Value, scale: Value, zero: Value | None = None) -> Value:
-        rows = w.shape[0]
-        whole = unpacked(w.reshape(rows, self.blocks, self.block * self.bits // 8), self.bits).cast(scale.dtype)
-        step = scale.reshape(rows, self.blocks, 1)
-        zero_point = float(1 << (self.bits - 1)) if zero is None else zero.reshape(rows, self.blocks, 1)
-        weight = whole * step + zero_point if self.added else (whole - zero_point) * step
-        weight = weight.reshape(rows, self.blocks * self.block)
+        weight = packed_rows(w, scale, zero, bits=self.bits, added=self.added)
         return build.matmul(x, weight[:, : self.depth].transpose(1, 0).cast(x.dtype))
+
+
+def packed_rows(w: Value, scale: Value, zero: Value | None = None, *, bits: int, added: bool = True) -> Value:
+    """Rows of weights as floats of scale's dtype: u8 [..., bytes] and scale [..., B] → [..., elements]. Arguments are
+    those of `PackedMatmul`."""
+    *before, size = w.shape
+    blocks = scale.shape[-1]
+    whole = unpacked(w.reshape(*before, blocks, dims.floordiv(size, blocks)), bits).cast(scale.dtype)
+    step = scale.reshape(*scale.shape, 1)
+    zero_point = float(1 << (bits - 1)) if zero is None else zero.reshape(*scale.shape, 1)
+    weight = whole * step + zero_point if added and zero is not None else (whole - zero_point) * step
+    return weight.reshape(*before, dims.floordiv(dims.mul(size, 8), bits))
 
 
 def unpacked(x: Value, bits: int) -> Value:

@@ -235,14 +235,18 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.kernel.passes.long_reductions import LongReductions
     from rlx.kernel.passes.operands import Operands
     from rlx.kernel.passes.pack import Pack
+    from rlx.kernel.passes.pack_blocks import PackBlocks
     from rlx.kernel.passes.placement import Placement
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
-    from rlx.passes.pipeline import layout, optimise, standard
+    from rlx.passes.merge_dots import MergePacked
+    from rlx.passes.pipeline import canonicalise, layout, legalise, optimise, raise_composites
 
     disable = options.disable | frozenset(flags.disable())
-    ready = [*standard(options.dispatch.claims(claims.claim), options.policy()), *layout()]
+    claimed = options.dispatch.claims(claims.claim)
+    composites = [*canonicalise(claimed), *raise_composites(), MergePacked()]
+    ready = [*composites, *legalise(claimed, options.policy()), *layout()]
     optimised, report = optimise(graph, ready, disable)
     if clock is not None:
         clock.lap("passes")
@@ -250,7 +254,8 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         Borders(),
         Operands(lambda work, packed: gemm.takes(replace(work, packed=int(packed)), isa)),
         Winograd(lambda work: winograd.panel_width(work, isa)),
-        Pack(lambda work: gemm.panels(work, isa), batched=True),
+        PackBlocks(lambda work: gemm.panels(work, isa)),
+        Pack(lambda work: gemm.panels(work, isa) if work.blocks is None else (0, 1), batched=True),
         LongReductions(),
         Placement(),
         Twiddles(isa.lanes),

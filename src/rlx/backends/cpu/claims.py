@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from rlx.backends.base import Unsupported
-from rlx.backends.claims import attention_unsupported
+from rlx.backends.claims import attention_unsupported, is_static
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.kernel.passes.twiddles import gains
 from rlx.ops.control import Control
 from rlx.ops.fourier import Fft, Irfft, Rfft
+from rlx.ops.packed import PackedMatmul
 from rlx.ops.transformer import Attention
 
 DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_complex)
@@ -37,6 +38,19 @@ def transform(node: Node) -> str:
     return "" if gains(length if isinstance(op, Fft) else length // 2) else "a short length, or large prime factors"
 
 
+def packed_matmul(node: Node) -> str:
+    """Why no core unpacks the weights of a product as it reads them; empty if one does. What is multiplied is f32."""
+    op, (x, *weight) = node.op, node.inputs
+    assert isinstance(op, PackedMatmul)
+    if x.dtype is not dtypes.f32 or weight[1].dtype is not dtypes.f32:
+        return f"{x.dtype} with scales of {weight[1].dtype}"
+    if not all(is_static(operand) for operand in weight):
+        return "weights that a run makes"
+    if not isinstance(weight[0].shape[0], int) or op.depth != op.blocks * op.block:
+        return "an open number of columns, or a depth that is not whole blocks"
+    return ""
+
+
 def claim(node: Node) -> str | None:
     """None for what has no kernel of its own, "" for what runs as it is, else why not."""
     match node.op:
@@ -44,6 +58,8 @@ def claim(node: Node) -> str | None:
             return attention(node)
         case Fft() | Rfft() | Irfft():
             return transform(node)
+        case PackedMatmul():
+            return packed_matmul(node)
     return None
 
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, transpose, windows, winograd
+from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.microkernels import FLOATS
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
@@ -32,6 +34,8 @@ from rlx.kernel.passes.twiddles import points as points_of
 from rlx.kernel.schedule.schedule import UNTILED
 from rlx.records import dataclass
 
+UNPACKED_ROWS = 2
+"""What it takes to unpack weights of few bits, in rows that are multiplied with them."""
 NEAR = 0.4
 """Of an element anywhere in memory, one near the last: it is in the nearest cache."""
 Amounts = dict[str, float]
@@ -101,16 +105,21 @@ def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding:
     panels, blocks = -(-n // width), -(-m // scheduled.row_block)
     calls_a_tile = math.prod(dims.evaluate(extent, binding) for extent, _ in scheduled.taps)
     depth = k * taps
-    group, size = scheduled.form.group, scheduled.form.of.itemsize
+    form = scheduled.form
+    group, size, stem, unpacks = form.group, float(form.of.itemsize), form.stem, False
+    if isinstance(form, BlockForm):  # cores of floats, which a few rows more would keep as busy as unpacking does
+        size, stem, unpacks = form.element_bytes, FLOATS.stem, m <= FEW_ROWS
+        costs.add("packed", 0.0 if unpacks else batch * blocks * panels * depth * width)
     for height, tiles in _tiles(m, blocks, scheduled.rows):
         whole = batch * panels * tiles
-        costs.add(f"{scheduled.form.stem}_{_core(height, scheduled.vectors, isa)}", whole * -(-depth // group))
+        core = _core(min(height + UNPACKED_ROWS * unpacks, scheduled.rows), scheduled.vectors, isa)
+        costs.add(f"{stem}_{core}", whole * -(-depth // group))
         cells = height * scheduled.vectors * scheduled.form.dtype.itemsize // 4
         _tiles_of(costs, whole, cells)
         costs.add("gemm_again", whole * (calls_a_tile - 1) * cells)
     costs.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
-    panel_bytes = float(size) * depth * width
+    panel_bytes = size * depth * width
     readers = batch * (sum(tiles for _, tiles in _tiles(m, blocks, scheduled.rows)) - 1)
     _stream(
         costs, "panel", panel_bytes * panels * readers, panel_bytes if m > scheduled.rows else panel_bytes * panels, isa

@@ -156,7 +156,7 @@ def kernel_passes() -> list[KernelPass]:
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
         Pack(_panels, batched=True),
-        PackBlocks(_unpacks),
+        PackBlocks(lambda work: (PANEL, PANEL_BYTES) if _unpacks(work) else (0, 1)),
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from rlx.backends import simt_claims
+from rlx.backends.claims import is_static
 from rlx.ir import dtype as dtypes
-from rlx.ir.graph import Node, Value
-from rlx.ir.op import Constant, Param
+from rlx.ir.graph import Node
 from rlx.ops.packed import PackedMatmul
 from rlx.passes.packed_weights import rules_of
 
@@ -53,17 +53,3 @@ def _block_of(bits: int, block: int, depth: int, columns: int) -> int | None:
 
 weights = rules_of("packed-weights", _block_of)
 """Dequantised weights as what they were, before products with them merge."""
-
-
-def is_static(value: Value) -> bool:
-    """Whether a value is made of weights and constants alone."""
-    pending, seen = [value.node], {id(value.node)}
-    while pending:
-        node = pending.pop()
-        if node.regions or not (node.inputs or isinstance(node.op, (Param, Constant))):
-            return False
-        for operand in node.inputs:
-            if id(operand.node) not in seen:
-                seen.add(id(operand.node))
-                pending.append(operand.node)
-    return True

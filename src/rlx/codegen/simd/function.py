@@ -229,6 +229,16 @@ class Function:
 
     # floats
 
+    def branch(self, condition: str, then: Callable[[], None], other: Callable[[], None] = lambda: None) -> None:
+        """What `then` emits where the condition holds, else what `other` does."""
+        number = self.fresh("B")[1:]
+        self.emit(f"br i1 {condition}, label %{number}.then, label %{number}.else")
+        for name, emit in (("then", then), ("else", other)):
+            self.label(f"{number}.{name}")
+            emit()
+            self.emit(f"br label %{number}.end")
+        self.label(f"{number}.end")
+
     def multiply_add(self, kind: str, a: str, b: str, c: str) -> str:
         """a · b + c of vectors of floats, rounded once where the target can."""
         lanes, scalar = kind.strip("<>").split(" x ")

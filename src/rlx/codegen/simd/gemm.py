@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from rlx.codegen.simd import division
+from rlx.codegen.simd import block_cores, division
+from rlx.codegen.simd.block_cores import BlockForm, Panel, call_block_core, call_unpack
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
@@ -84,6 +86,9 @@ def form_of(work: Contraction, isa: Isa) -> Form | None:
     if not (work.k == 1 or work.a.coefficient(work.k_axis) == 1) or work.a.others:
         return None
     sides = (work.a_dtype, work.b_dtype, work.dtype)
+    if work.blocks is not None:
+        wide = {work.a_dtype, work.dtype, work.blocks.scale} == {dtypes.f32}
+        return block_cores.form_of(work.blocks) if wide and not work.taps else None
     if sides == (dtypes.u8, dtypes.i8, dtypes.i32):
         return BYTES
     if sides[:2] == (dtypes.f32, dtypes.f32) and work.dtype in (dtypes.f16, dtypes.bf16):
@@ -131,7 +136,9 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
     panels = dims.ceildiv(work.n, width)
     blocks = dims.ceildiv(work.m, row_block)
     tile = tiles.static_tile("register", "m") * width * form.dtype.itemsize
-    scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+    scratch: Dim = (
+        tile if work.packed and work.blocks is None else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+    )
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, row_block), per_row)
@@ -183,6 +190,8 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.panel, self.are_many = Panel("", "", ""), ""
+        """Of a right side of few bits: the panel of the position, and whether it is unpacked first."""
         self.epilogue = [
             Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
         ]
@@ -212,10 +221,28 @@ class _GemmWriter:
         first = f.mul(block, height)
         rows = f.smin(height, f.sub(m, first))
         column = f.mul(panel, str(self.width))
-        right, ahead = self._panel(panel, column)
+        if work.blocks is not None:
+            right = ahead = self._blocks(panel, rows)
+        else:
+            right, ahead = self._panel(panel, column)
         self._tiles(first, rows, column, right, ahead)
         self.body.pop()
         return []
+
+    def _blocks(self, panel: str, rows: str) -> str:
+        """Where a panel of few bits lies as floats, for many rows; it is unpacked where there are that many."""
+        f, work, form = self.f, self.work, self.form
+        blocks, bases = work.blocks, self.body.bases
+        assert blocks is not None and isinstance(form, BlockForm)
+        data = f.offset(bases[work.b_slot], "i8", f.mul(panel, str(blocks.row_bytes * self.width)))
+        start = f.mul(panel, str(blocks.count * self.width))
+        scales, *zeros = (f.offset(bases[slot], "float", start) for slot in blocks.slots())
+        self.panel = Panel(data, scales, zeros[0] if zeros else scales)
+        self.are_many = f.value(f"icmp sgt i64 {rows}, {block_cores.FEW_ROWS}")
+        target = f.offset("%scratch", "float", str(self.scheduled.rows * self.width))
+        call = partial(call_unpack, f, self.scheduled.vectors, self.panel, target, str(blocks.count), form)
+        f.branch(self.are_many, call)
+        return target
 
     def _is_near(self) -> bool:
         """Whether all panels stay in a near cache together, so that each row of the result is written at once."""
@@ -268,6 +295,16 @@ class _GemmWriter:
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
         f, scheduled = self.f, self.scheduled
+        form = self.form
+        if isinstance(form, BlockForm):
+            assert self.work.blocks is not None
+            few = dataclasses.replace(tile, k=str(self.work.blocks.count))
+            f.branch(
+                self.are_many,
+                lambda: call_core(f, height, scheduled.rows, scheduled.vectors, tile),
+                lambda: call_block_core(f, height, scheduled.vectors, few, self.panel, form),
+            )
+            return
         if not scheduled.taps:
             call_core(f, height, scheduled.rows, scheduled.vectors, tile, scheduled.form, scheduled.tail)
             return

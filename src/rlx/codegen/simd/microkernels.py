@@ -9,6 +9,7 @@ overflow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -323,12 +324,17 @@ def call_core(
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
         f"ptr {tile.ahead}, i1 {tile.more}"
     )
+    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail)}({text})")
+
+
+def call_of_height(f: Function, height: str, tallest: int, call: Callable[[int], str]) -> None:
+    """The call for a height that is only known at run time (1 … tallest)."""
     number = f.fresh("S")[1:]
     cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")
     for r in range(1, tallest + 1):
         f.label(f"{number}.{r}")
-        f.emit(f"call void @{core(f.module, r, vectors, form, tail)}({text})")
+        f.emit(f"call void @{call(r)}")
         f.emit(f"br label %{number}.end")
     f.label(f"{number}.end")
 

@@ -14,7 +14,8 @@ from rlx.kernel.ir.index import Linear, dim_value, linear, load
 from rlx.records import dataclass
 
 PANEL, PANEL_BYTES = 8, 64
-"""Columns of a panel, and bytes along k that each has next to the others'."""
+"""Columns of a panel of GPUs, and bytes along k that each has next to the others'."""
+Panels = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Blocks:
     bits        of an element; the first ones of a byte are the low ones
     block       elements along k that share a scale
     count       blocks of a row, which has whole ones
-    scale_slot  [n, count], or [⌈n / 8⌉, count, 8] where the bytes are in panels
+    scale_slot  [n, count], or [⌈n / width⌉, count, width] where the bytes are in panels of so many columns
     zero_slot   the same of zeros; NO_ZERO where all are half of what the bits can say
     scale       dtype of scales and zeros
     added       whether zeros are added to scaled integers
@@ -49,7 +50,7 @@ class Blocks:
 
     @property
     def chunks(self) -> int:
-        """Of a row in panels."""
+        """Of a row in panels of GPUs."""
         return -(-self.row_bytes // PANEL_BYTES)
 
     def slots(self) -> tuple[int, ...]:
@@ -61,12 +62,13 @@ class Blocks:
         zero = self.zero_slot if self.zero_slot == self.NO_ZERO else places[self.zero_slot]
         return dataclasses.replace(self, scale_slot=places[self.scale_slot], zero_slot=zero)
 
-    def element(self, slot: int, packed: bool, column: Expr, k: Expr, dtype: DType) -> Expr:
-        """The element of a column at a place along k, rounded to a dtype."""
+    def element(self, slot: int, panels: Panels, column: Expr, k: Expr, dtype: DType) -> Expr:
+        """The element of a column at a place along k, rounded to a dtype. `panels` is their width, 0 if there are none,
+        and the bytes along k that each column has next to the others'."""
         a_byte = 8 // self.bits
         byte, place = (k, ex.const(0, dtypes.i64)) if a_byte == 1 else (k / dim_value(a_byte), _rem(k, a_byte))
-        word = load(slot, self._byte(packed, column, byte), dtypes.u8)
-        return self.value(word, place, self._parameter(packed, column, k), dtype)
+        word = load(slot, self._byte(panels, column, byte), dtypes.u8)
+        return self.value(word, place, self._parameter(panels[0], column, k), dtype)
 
     def value(self, word: Expr, place: Expr, parameter: Linear, dtype: DType) -> Expr:
         """The element at a place of a word, with the scale and zero there, rounded to a dtype."""
@@ -78,21 +80,24 @@ class Blocks:
         weight = value * step + zero if self.added else (value - zero) * step
         return ex.cast(ex.cast(weight, self.scale), dtype)
 
-    def _byte(self, packed: bool, column: Expr, byte: Expr) -> Linear:
-        if not packed:
+    def _byte(self, panels: Panels, column: Expr, byte: Expr) -> Linear:
+        width, group = panels
+        if not width:
             return linear(column).times(self.row_bytes).plus(linear(byte))
-        panel, lane = column / dim_value(PANEL), _rem(column, PANEL)
-        chunk, place = byte / dim_value(PANEL_BYTES), _rem(byte, PANEL_BYTES)
-        start = linear(panel).times(self.chunks * PANEL * PANEL_BYTES).plus(linear(chunk).times(PANEL * PANEL_BYTES))
-        return start.plus(linear(lane).times(PANEL_BYTES)).plus(linear(place))
+        panel, lane = column / dim_value(width), _rem(column, width)
+        chunk, place = byte / dim_value(group), _rem(byte, group)
+        start = (
+            linear(panel).times(-(-self.row_bytes // group) * width * group).plus(linear(chunk).times(width * group))
+        )
+        return start.plus(linear(lane).times(group)).plus(linear(place))
 
-    def _parameter(self, packed: bool, column: Expr, k: Expr) -> Linear:
+    def _parameter(self, width: int, column: Expr, k: Expr) -> Linear:
         """Where the scale and the zero of an element are."""
         block = k / dim_value(self.block)
-        if not packed:
+        if not width:
             return linear(column).times(self.count).plus(linear(block))
-        panel, lane = column / dim_value(PANEL), _rem(column, PANEL)
-        start = linear(panel).times(self.count * PANEL).plus(linear(block).times(PANEL))
+        panel, lane = column / dim_value(width), _rem(column, width)
+        start = linear(panel).times(self.count * width).plus(linear(block).times(width))
         return start.plus(linear(lane))
 
 

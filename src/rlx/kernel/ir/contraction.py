@@ -119,7 +119,7 @@ class Contraction(Renderable):
     def weight(self, column: Expr, k: Expr) -> Expr:
         """The element of a right side of blocks, as the left side multiplies it."""
         assert self.blocks is not None
-        return self.blocks.element(self.b_slot, bool(self.packed), column, k, self.a_dtype)
+        return self.blocks.element(self.b_slot, (self.packed, self.group), column, k, self.a_dtype)
 
     def as_nest(self) -> LoopNest:
         """The same as a plain nest with one reduction: what any code generator can take."""

@@ -51,7 +51,7 @@ class Operands(LeafPass):
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
-        if not isinstance(work, Contraction) or work.packed or work.a.others:
+        if not isinstance(work, Contraction) or work.packed or work.a.others or work.blocks is not None:
             return None
         packs = self._packs(kernel)
         if self.takes(work, packs):

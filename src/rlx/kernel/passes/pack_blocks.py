@@ -1,5 +1,5 @@
-"""Weights of few bits in panels, with their scales and zeros, for kernels that unpack them in registers: eight columns,
-64 bytes along k of each, are neighbours, and so are the scales of eight columns."""
+"""Weights of few bits in panels, with their scales and zeros, for kernels that unpack them in registers: so many
+columns, some bytes along k of each, are neighbours, and so are the scales of these columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.rewriting import Context
-from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
+from rlx.kernel.ir.blocks import Panels
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.program import Kernel, Program
@@ -19,14 +19,15 @@ from rlx.kernel.passes.pack import packed_copy
 
 
 class PackBlocks(LeafPass):
-    """Packs the right sides of blocks that the target `wants` so, once, in `prepare`."""
+    """Packs right sides of blocks once, in `prepare`. `panels_of` tells the columns of a panel, 0 to leave a side, and
+    the bytes of each that are neighbours."""
 
     name = "pack-blocks"
 
-    def __init__(self, wants: Callable[[Contraction], bool]) -> None:
-        self.wants = wants
+    def __init__(self, panels_of: Callable[[Contraction], Panels]) -> None:
+        self.panels_of = panels_of
         self._static: set[int] = set()
-        self._packed: dict[tuple[int, int, int], int] = {}
+        self._packed: dict[tuple[int, int, Panels], int] = {}
 
     def regions(self, program: Program) -> tuple[list[Kernel], ...]:
         return (program.main,)
@@ -40,28 +41,31 @@ class PackBlocks(LeafPass):
         if not isinstance(work, Contraction) or work.blocks is None or work.packed:
             return None
         sources = {kernel.slots[slot] for slot in (work.b_slot, *work.blocks.slots())}
-        return "panels" if sources <= self._static and isinstance(work.n, int) and self.wants(work) else None
+        return "panels" if sources <= self._static and isinstance(work.n, int) and self.panels_of(work)[0] else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         work = kernel.work
         assert isinstance(work, Contraction) and work.blocks is not None
         blocks, slots = work.blocks, list(kernel.slots)
-        parts = [(work.b_slot, dtypes.u8, blocks.row_bytes, PANEL_BYTES)]
+        width, group = self.panels_of(work)
+        parts = [(work.b_slot, dtypes.u8, blocks.row_bytes, group)]
         parts += [(slot, blocks.scale, blocks.count, 1) for slot in blocks.slots()]
         moved = {}
-        for slot, dtype, length, group in parts:
+        for slot, dtype, length, together in parts:
             moved[slot] = len(slots)
-            slots.append(self._panels(program, work, kernel.slots[slot], dtype, length, group))
+            slots.append(self._panels(program, work, kernel.slots[slot], dtype, length, (width, together)))
         changed = dataclasses.replace(
-            work, b_slot=moved[work.b_slot], blocks=blocks.on_slots(moved), packed=PANEL, group=PANEL_BYTES
+            work, b_slot=moved[work.b_slot], blocks=blocks.on_slots(moved), packed=width, group=group
         )
         return list(apart(dataclasses.replace(kernel, slots=tuple(slots)), [changed]))
 
-    def _panels(self, program: Program, work: Contraction, source: int, dtype: DType, length: int, group: int) -> int:
+    def _panels(
+        self, program: Program, work: Contraction, source: int, dtype: DType, length: int, panels: Panels
+    ) -> int:
         """The panels of a matrix [n, length]."""
-        key = (source, length, group)
+        key = (source, length, panels)
         if key not in self._packed:
             plain = Linear(0, ((work.n_axis, length), (work.k_axis, 1)))
             matrix = dataclasses.replace(work, k=length, b=plain, b_dtype=dtype, blocks=None)
-            self._packed[key] = packed_copy(program, matrix, program.buffers[source], PANEL, group).number
+            self._packed[key] = packed_copy(program, matrix, program.buffers[source], *panels).number
         return self._packed[key]
