@@ -56,7 +56,7 @@ STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 112, 970, 1420
 """What workgroups that are there at once wait in a step, until their first operands are there, and for what their
 epilogue reads."""
 FEW_STEPS, MOST_STAGES, WIDE = 16, 6, 64
-"""Steps of sums that may have more stages or fewer columns than these: of longer ones operands come no faster by them."""
+"""Steps of sums that may have more stages or fewer columns than these: operands of longer ones come no faster so."""
 ALONE_CLOCKS = 1500
 """What it takes a kernel more whose workgroups leave no room for those of the next one, neither beside them nor on
 other multiprocessors."""
