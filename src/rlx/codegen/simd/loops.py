@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.simd import chains, division, windows
-from rlx.codegen.simd.function import Module
+from rlx.codegen.simd.function import Callee, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.nest_writer import NestWriter
 from rlx.ir import dim as dims
@@ -77,7 +77,7 @@ class ScheduledLoops:
     def cycles(self, lanes: int) -> Dim:
         return self.weight if self.flat else dims.add(dims.floordiv(self.weight, lanes), 4)
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: NestWriter(module, name, self, slots).write())
 
 

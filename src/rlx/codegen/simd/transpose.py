@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module, memory_type
+from rlx.codegen.simd.function import Callee, Function, Module, memory_type
 from rlx.codegen.simd.loops import ScheduledLoops
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
@@ -45,7 +45,7 @@ class ScheduledTranspose:
     def cycles(self, lanes: int) -> Dim:
         return self.weight
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _TransposeWriter(module, name, self, slots).write())
 
 
