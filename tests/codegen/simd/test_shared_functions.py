@@ -10,9 +10,11 @@ import pytest
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa
+from rlx.codegen.simd import loops
 from rlx.codegen.simd.module import written
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
 from rlx.ir.graph import Graph
 from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
@@ -71,6 +73,24 @@ def test_open_dims(device: str) -> None:
         same(device, g, inputs, {"n": n, "m": m})
 
 
+@pytest.mark.devices("cpu", "cpu-*")
+@pytest.mark.parametrize("size", [(33, 48), (16, 16), (70, 5), (3, 64)], ids=str)
+def test_long_bodies_of_transposes(size: tuple[int, int], device: str) -> None:
+    """Rows of squares that are a loop over memory, of one operand and of two."""
+    g = Graph()
+    x, y, z = (g.input(name, size) for name in "xyz")
+    turned = [ops.transpose(each) for each in (x, y)]
+    g.output(ops.sigmoid(turned[0]) * 3 + 1, name="one")
+    g.output(ops.exp(turned[0] * turned[1]) - turned[0] / (ops.exp(turned[1]) + 2), name="two")
+    g.output(ops.transpose(z), name="none")
+    inputs = {name: array_of(size, number) for number, name in enumerate("xyz")}
+    same(device, g, inputs, {})
+
+
+def array_of(shape: tuple[int, ...], seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
 def copy_at(read: Linear, write: Linear) -> LoopNest:
     return LoopNest((4,), (), (Store(0, write, load(1, read, dtypes.f32), True),))
 
@@ -87,3 +107,9 @@ def test_origins_that_a_run_alone_knows_stay() -> None:
     work, origins = at_origins(copy_at(Linear(n, ((0, 1),)), Linear(-2, ((0, 1),))))
     assert origins == {0: -2}
     assert work == copy_at(Linear(n, ((0, 1),)), Linear(0, ((0, 1),)))
+
+
+def test_what_fills_a_border_has_one_vector_in_flight() -> None:
+    target = isa.detect()
+    nest = LoopNest((8, 256), (), (Store(0, Linear(0, ((0, 512), (1, 1))), ex.const(0, dtypes.f32), False),))
+    assert loops.schedule(nest, target).schedule.static_tile("register", "elements") == target.lanes

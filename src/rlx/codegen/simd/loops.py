@@ -152,7 +152,10 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
 
 
 def _in_flight(bodies: Sequence[Expr], extent: Dim | None, lanes: int) -> int:
-    """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left."""
+    """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left. What fills an
+    array with one number needs no more than one, and such kernels are many: every pad has two."""
+    if all(body.kind == "const" for body in bodies):
+        return 1
     size = sum(body_weight(body) for body in bodies)
     most = 4 if size <= 12 else max(2 if size <= 64 else 1, chains.side_by_side(bodies, size))
     if isinstance(extent, int) and extent % lanes == 0:
