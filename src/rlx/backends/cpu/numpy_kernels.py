@@ -40,7 +40,7 @@ def conv(op: Conv, x: Array, w: Array) -> Any:
         return np.zeros(shape, np.float32)
     around = (*op.low, *op.high)
     padded = _padded(x, op.low, op.high, 0) if any(around) else x  # type: ignore[arg-type]  # dims are numbers here
-    if w.shape[1] == 1 and op.groups == x.shape[1]:
+    if w.shape[1] == 1 and op.groups == x.shape[1] > 1:
         return _depthwise(op, padded, w, shape)
     return _by_columns(op, padded, w, shape)
 
@@ -55,21 +55,23 @@ def _depthwise(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
     step = min(op.groups, max(1, COLUMN_ELEMENTS // (w.shape[-1] * math.prod(space))))
     columns: Any = np.empty((step, w.shape[-1], *space), np.float32)
     products: Any = np.empty((step, len(rows), *space), np.float32)
-    for image, number, first in itertools.product(range(shape[0]), range(per_group), range(0, op.groups, step)):
+    for image, first in itertools.product(range(shape[0]), range(0, op.groups, step)):
         part = slice(first, first + step)
-        of, out = x[image, part], result[image, part, number]
+        of = x[image, part]
         count = len(of)
         for (tap,), window in _taps(of, w.shape[-1:], op.strides[-1:], op.dilations[-1:]):
             columns[:count, tap] = window
         flat = columns[:count].reshape(count, w.shape[-1], -1)
-        np.matmul(weights[part, number], flat, out=products[:count].reshape(count, len(rows), -1))
-        for row, places in enumerate(rows):
-            taps = zip(places, op.dilations, shape[2:-1], op.strides)
-            at = tuple(slice(t * g, t * g + (n - 1) * s + 1, s) for t, g, n, s in taps)
-            if row:
-                out += products[(slice(count), row, *at)]
-            else:
-                out[...] = products[(slice(count), row, *at)]
+        for number in range(per_group):
+            out = result[image, part, number]
+            np.matmul(weights[part, number], flat, out=products[:count].reshape(count, len(rows), -1))
+            for row, places in enumerate(rows):
+                taps = zip(places, op.dilations, shape[2:-1], op.strides)
+                at = tuple(slice(t * g, t * g + (n - 1) * s + 1, s) for t, g, n, s in taps)
+                if row:
+                    out += products[(slice(count), row, *at)]
+                else:
+                    out[...] = products[(slice(count), row, *at)]
     return result.reshape(shape)
 
 
