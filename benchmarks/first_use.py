@@ -3,10 +3,12 @@
 
     python -m benchmarks.first_use [--only NAME] [--rounds 3] [--loaded] [--stored]
 
-Every start is a process of its own with an empty environment and an empty cache, in turns. `--stored` starts each once
-more from the cache that the first start filled. `--loaded` keeps every processor busy with hashing. A line a net:
-seconds from the start of the process to the first answer, ms of the tenth, and seconds until the process that compiles
-has ended, after which all code is the best there is. No start begins before.
+Every start is a process of its own with an empty environment and an empty cache, in turns, of the nets of `zoo` and
+`shaped`. `--stored` starts each once more from the cache that the first start filled. `--loaded` keeps every processor
+busy with hashing. A line a net: seconds from the start of the process to the first answer, ms of the tenth, and seconds
+until the process that compiles has ended, after which all code is the best there is. No start begins before.
+`--processor` tells processor time up to the first answer instead (user and system of the process that answers, the
+least of all rounds), on which what else the machine does tells less.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import shaped
 from benchmarks.zoo import Absent, nets
 
 ROOT = Path(__file__).parents[1]
@@ -50,13 +54,14 @@ else:
     model = rlx.load(path, device=kind)
     run = lambda: model.run(inputs)
 run()
-first = time.time() - began
+first, used = time.time() - began, time.process_time()
 for _ in range(int(sys.argv[6]) - 2):
     run()
 before = time.perf_counter()
 run()
 tenth = (time.perf_counter() - before) * 1e3
-print(json.dumps({"first_s": first, "tenth_ms": tenth, "device": device if kind == "onnxruntime" else model.device}))
+device = device if kind == "onnxruntime" else model.device
+print(json.dumps({"first_s": first, "processor_s": used, "tenth_ms": tenth, "device": device}))
 """
 
 
@@ -97,8 +102,21 @@ def keep_busy() -> None:
         hashlib.sha256(data).digest()
 
 
-def measure(name: str, path: str, inputs: dict[str, Any], threads: int, rounds: int, stored: bool) -> dict[str, Any]:
-    """Medians over rounds of each kind of start: `first_s`, `tenth_ms`, and with `stored`, `again_s`."""
+def named(part: str) -> Iterator[tuple[str, Callable[[], Path], Callable[[], dict[str, Any]]]]:
+    """Names, files and inputs of the nets whose names hold a part."""
+    for net in nets().values():
+        if part in net.name:
+            yield net.name, net.path, net.inputs
+    for name in shaped.NETS:
+        if part in f"shaped-{name}":
+            yield f"shaped-{name}", partial(shaped.path, name), partial(shaped.inputs, name)
+
+
+def measure(
+    name: str, path: str, inputs: dict[str, Any], threads: int, rounds: int, stored: bool, of: str
+) -> dict[str, Any]:
+    """Each kind of start: `first_s` and with `stored` `again_s`, by the clock or of processor time as `of` says, and
+    medians of `tenth_ms` and `full_s`."""
     import numpy as np
 
     samples_of: dict[str, list[dict[str, Any]]] = {kind: [] for kind in STARTS}
@@ -110,12 +128,14 @@ def measure(name: str, path: str, inputs: dict[str, Any], threads: int, rounds: 
                 cache = str(Path(folder) / f"{kind}{number}")
                 sample = start(kind, path, feed, threads, cache)
                 if stored:
-                    sample["again_s"] = start(kind, path, feed, threads, cache)["first_s"]
-                samples_of[kind].append(sample)
-    medians: dict[str, Any] = {"net": name, "device": samples_of["auto"][0]["device"]}
+                    sample["again_s"] = start(kind, path, feed, threads, cache)[of]
+                samples_of[kind].append(sample | {"first_s": sample[of]})
+    chosen = statistics.median if of == "first_s" else min
+    row: dict[str, Any] = {"net": name, "device": samples_of["auto"][0]["device"]}
     for kind, samples in samples_of.items():
-        medians[kind] = {key: statistics.median(t[key] for t in samples) for key in samples[0] if key != "device"}
-    return medians
+        row[kind] = {key: statistics.median(t[key] for t in samples) for key in ("tenth_ms", "full_s")}
+        row[kind] |= {key: chosen(t[key] for t in samples) for key in ("first_s", "again_s") if key in samples[0]}
+    return row
 
 
 def main() -> None:
@@ -125,6 +145,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--loaded", action="store_true")
     parser.add_argument("--stored", action="store_true")
+    parser.add_argument("--processor", action="store_true", help="processor time instead of the clock's")
     parser.add_argument("--save", type=Path, help="write all results to this file, as JSON")
     chosen = parser.parse_args()
     helpers = [multiprocessing.Process(target=keep_busy, daemon=True) for _ in range(os.cpu_count() or 1)]
@@ -134,17 +155,16 @@ def main() -> None:
     print(f"{'net':28} {'device':7} {'first s: auto':>13} {'cpu':>7} {'ort':>7} {'auto/cpu':>9} {'tenth ms: auto':>15} "
           f"{'cpu':>9} {'ort':>9} {'full s: auto':>12}"
           + ("  again s: auto     ort" if chosen.stored else ""))  # fmt: skip
-    for net in nets().values():
-        if chosen.only not in net.name:
-            continue
+    of = "processor_s" if chosen.processor else "first_s"
+    for name, path, inputs in named(chosen.only):
         try:
-            row = measure(net.name, str(net.path()), net.inputs(), chosen.threads, chosen.rounds, chosen.stored)
+            row = measure(name, str(path()), inputs(), chosen.threads, chosen.rounds, chosen.stored, of)
         except (Absent, RuntimeError) as error:
-            print(f"{net.name:28} left out: {str(error)[:120]}")
+            print(f"{name:28} left out: {str(error)[:120]}")
             continue
         results.append(row)
         auto, cpu, peer = row["auto"], row["cpu"], row["onnxruntime"]
-        print(f"{net.name:28} {row['device']:7} {auto['first_s']:13.2f} {cpu['first_s']:7.2f} {peer['first_s']:7.2f} "
+        print(f"{name:28} {row['device']:7} {auto['first_s']:13.2f} {cpu['first_s']:7.2f} {peer['first_s']:7.2f} "
               f"{auto['first_s'] / cpu['first_s']:9.2f} {auto['tenth_ms']:15.3f} {cpu['tenth_ms']:9.3f} "
               f"{peer['tenth_ms']:9.3f} {auto['full_s']:12.2f}"
               + (f"  {auto['again_s']:13.2f} {peer['again_s']:7.2f}" if chosen.stored else ""), flush=True)  # fmt: skip

@@ -1,5 +1,5 @@
 """Well-known nets with random weights, built here as torch exports them: BERT-base, ResNet-50, MobileNetV3-large,
-ViT-B/16.
+ViT-B/16, and the U-Net of diffusion models for images of two sizes.
 
     python -m benchmarks.shaped NAME FILE
 
@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
+from benchmarks import unet
 from benchmarks.unet import Array, Exporter
 
 SHAPE = (1, 3, 224, 224)
@@ -153,6 +154,7 @@ def _model(out: Exporter, result: str, inputs: list[tuple[str, int, tuple[int, .
 
 NETS: dict[str, Callable[[], ModelProto]] = {
     "bert-base": bert_base, "resnet-50": resnet_50, "mobilenet-v3": mobilenet_v3, "vit-b16": vit_b16,
+    "unet-64": lambda: unet.model(64), "unet-128": lambda: unet.model(128),
 }  # fmt: skip
 
 
@@ -168,6 +170,8 @@ def path(name: str) -> Path:
 
 def inputs(name: str) -> dict[str, Array]:
     """What to feed a net."""
+    if name.startswith("unet-"):
+        return unet.inputs_of(int(name.removeprefix("unet-")))
     random = np.random.default_rng(1)
     if name == "bert-base":
         ids: Any = random.integers(1000, 20000, (1, 128))

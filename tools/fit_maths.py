@@ -135,6 +135,8 @@ FITS = [
         lambda x: mp.erf(x) / x - 1, relative_to(mp.erf, lambda x: x), 0.0, 1.0, 5, SQUARE),
     Fit("ERFC_ROOT", "erf(x) = 1 - Q(x)^8, 1 ≤ x ≤ 3.93",
         erfc_root, lambda x: 8 * erfc_root(x) ** 7 / mp.erf(x), 1.0, 3.93, 6),
+    Fit("ERF_BY_TANH", "erf(x) = tanh(x·Q(x²)), |x| ≤ 4, where there is a quick tanh",
+        lambda x: mp.atanh(mp.erf(x)) / x, lambda x: (1 - mp.erf(x) ** 2) * x / mp.erf(x), 0.0, 4.0, 6, SQUARE),
 ]  # fmt: skip
 
 

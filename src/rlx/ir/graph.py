@@ -287,7 +287,7 @@ class Graph:
         Raises ShapeError, DTypeError, GraphError.
         """
         inside = node.regions if regions is None else regions
-        if inside is node.regions and all(_same_type(a, b) for a, b in zip(inputs, node.inputs)):
+        if inside is node.regions and _same_types(inputs, node.inputs):
             copy = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
             self.nodes.append(copy)
             for value in inputs:
@@ -397,9 +397,13 @@ def _check_parts(op: object, inputs: Sequence[object], name: object, source: obj
         raise GraphError(f"[{op.name}] expected a list of graphs as regions, got {regions!r}")
 
 
-def _same_type(a: Value, b: Value) -> bool:
-    left, right = a.node.types[a.index], b.node.types[b.index]
-    return left is right or left == right
+def _same_types(some: Sequence[Value], others: Sequence[Value]) -> bool:
+    """Whether values have the types of others, one by one."""
+    for a, b in zip(some, others):
+        left, right = a.node.types[a.index], b.node.types[b.index]
+        if left is not right and left != right:
+            return False
+    return True
 
 
 def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:

@@ -61,6 +61,22 @@ class Rebuild:
         """Brings a node over as it is (but for its regions), after those that it needs; nothing if it is there."""
         if id(node) in self._done:
             return
+        mapped = self.map
+        try:
+            inputs = tuple([mapped[v] for v in node.inputs])
+        except KeyError:
+            self._keep_after(node, regions)
+            return
+        self._adopt(node, inputs, regions)
+
+    def _adopt(self, node: Node, inputs: tuple[Value, ...], regions: tuple[Graph, ...] | None) -> None:
+        self._done.add(id(node))
+        copy = self.new.adopt(node, inputs, regions)
+        for i in range(len(node.types)):
+            self.map[Value(node, i)] = Value(copy, i)
+
+    def _keep_after(self, node: Node, regions: tuple[Graph, ...] | None) -> None:
+        """Brings a node over after nodes that it needs, which are not all there yet."""
         stack = [node]
         while stack:
             top = stack[-1]
@@ -70,10 +86,7 @@ class Rebuild:
                 continue
             stack.pop()
             if id(top) not in self._done:
-                self._done.add(id(top))
-                copy = self.new.adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
-                for i in range(len(top.types)):
-                    self.map[Value(top, i)] = Value(copy, i)
+                self._adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
 
     def replace(self, node: Node, *values: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
@@ -121,6 +134,8 @@ class Rule:
 
     def match(self, root: Value) -> Found | None:
         """The first match that the condition admits."""
+        if not self.pattern.admits(root):
+            return None
         for match in self.pattern.find(root, {}):
             match["root"] = root
             if self.when is None or self.when(**{name: match[name] for name in self.asks}):
@@ -186,8 +201,10 @@ class Rules(Pass):
         applied = 0
         for i, node in enumerate(graph.nodes):
             replaced = False
-            for rule in self.rules_for(type(node.op)) if len(node.types) == 1 else ():
-                match = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
+            rules = self.rules_for(type(node.op)) if len(node.types) == 1 else ()
+            root = Value(node, 0) if rules else None
+            for rule in rules:
+                match = rule.match(root) if root is not None and rule.name in live and context.left > 0 else None
                 if match is None:
                     continue
                 if rebuild is None:

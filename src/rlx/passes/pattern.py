@@ -34,6 +34,10 @@ class Pattern(ABC):
     def find(self, value: Value, match: Found) -> Iterator[Found]:
         """Every way to match, given what is captured already."""
 
+    def admits(self, value: Value) -> bool:
+        """False for most values that do not match: a quick look, before `find` takes its time."""
+        return True
+
 
 class Var(Pattern):
     """Any value; or, in place of an attribute, any attribute."""
@@ -131,6 +135,21 @@ class Is(Pattern):
         yield from self._operands(inputs, captured, 0) if self.operands else iter((captured,))
         if len(self.operands) == 2 and isinstance(op, COMMUTATIVE):
             yield from self._operands(inputs[::-1], captured, 0)
+
+    def admits(self, value: Value) -> bool:
+        operands, inputs = self.operands, value.node.inputs
+        if not operands:
+            return True
+        if len(inputs) != len(operands):
+            return False
+        for operand, pattern in zip(inputs, operands):
+            if not isinstance(operand.node.op, pattern.roots):
+                break
+        else:
+            return True
+        if len(operands) != 2 or not isinstance(value.node.op, COMMUTATIVE):
+            return False
+        return isinstance(inputs[0].node.op, operands[1].roots) and isinstance(inputs[1].node.op, operands[0].roots)
 
     def _operands(self, inputs: tuple[Value, ...], match: Found, at: int) -> Iterator[Found]:
         if at == len(inputs):

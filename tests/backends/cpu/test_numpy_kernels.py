@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from ops.case import Case, array
 from ops.cases import cases_of_every_op
+from rlx.backends.cpu import numpy_kernels, numpy_rows
 from rlx.backends.cpu.numpy_kernels import KERNELS
 from rlx.ir import dtype as dtypes
 from rlx.ir.compare import mismatch
 from rlx.ir.interpreter import evaluate
+from rlx.ops.contraction import Einsum
 from rlx.ops.convolution import Conv, ConvTranspose
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.recurrent import Lstm
@@ -30,6 +32,33 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_cases(case: Case) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cases_in_short_pieces(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy_rows, "CACHE_ELEMENTS", 7)
+    monkeypatch.setattr(numpy_kernels, "COLUMN_ELEMENTS", 7)
+    check(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_products_by_the_names_of_axes(data: st.DataObject) -> None:
+    """Any order of axes that go together, that are summed and that one operand has alone."""
+    left, right, out = (data.draw(st.permutations(of)) for of in ("abij", "abkl", "aijkl"))
+    sizes = dict(zip("abijkl", (2, 3, 4, 5, 1, 2)))
+    op = Einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}")
+    arrays = tuple(array(tuple(sizes[c] for c in names), dtypes.f32, n) for n, names in enumerate((left, right)))
+    assert KERNELS[Einsum](op, *arrays) is not NotImplemented
+    check(Case(op, arrays, "any"))
+
+
+@pytest.mark.parametrize("equation", ["ii,ij->j", "ij,jk->k", "ij,kl->il", "ij,jk"])
+def test_other_products_by_the_names_of_axes(equation: str) -> None:
+    """A diagonal, a sum of one operand's own, axes of 1 that repeat."""
+    shapes = {"ii,ij->j": ((3, 3), (3, 2)), "ij,jk": ((2, 1), (4, 3))}.get(equation, ((2, 3), (3, 4)))
+    arrays = tuple(array(shape, dtypes.f32, n) for n, shape in enumerate(shapes))
+    check(Case(Einsum(equation), arrays, "any"))
 
 
 def test_every_kernel_is_used() -> None:

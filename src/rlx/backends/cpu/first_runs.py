@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlx import flags, locks
 from rlx.backends.base import Options
 from rlx.backends.checked import look
@@ -36,6 +38,8 @@ FLOPS_OF_WORK = 20_000_000
 """Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
+_KEPT_BYTES = (32 << 20) - (64 << 10)
+"""The largest array whose memory the C library keeps when it is freed, once such an array was freed."""
 
 
 def executable_of(graph: Graph, isa: Isa, options: Options) -> Executable:
@@ -244,6 +248,9 @@ class InterpretedBound(Bound):
         from rlx.ir.interpreter import evaluate
 
         executable = self.executable
+        # glibc keeps the memory of arrays as large as the largest that it saw freed; others get new pages each, which
+        # take a sixth of a run
+        np.empty(_KEPT_BYTES, np.uint8)
 
         def stop_for_code() -> None:
             if executable.now() is not None:

@@ -1,67 +1,83 @@
 """Quick NumPy kernels of the ops in which models spend their time, for runs before a program is compiled.
 
 An op's `reference` is exact and slow: it computes in float64, and loops in Python where NumPy has no function. These
-compute in float32, products by the BLAS that NumPy has. All other ops, dtypes and layouts are left to `reference`.
+compute in float32, products by the BLAS that NumPy has; `numpy_rows` has those that are no products. All other ops,
+dtypes and layouts are left to `reference`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx.codegen.scalar import coefficients
+from rlx.backends.cpu import numpy_rows
+from rlx.backends.cpu.numpy_rows import are_f32
 from rlx.ir import dim as dims
 from rlx.ir.interpreter import Kernels
+from rlx.ops.contraction import Einsum, parse
 from rlx.ops.convolution import Conv, ConvTranspose, _padded, _taps, infer_shape
 from rlx.ops.integers import IntegerMatmul
 from rlx.ops.linalg import DotGeneral, Matmul
 from rlx.ops.recurrent import Lstm
-from rlx.ops.transcendental import Erf
 
 Array = np.ndarray[Any, Any]
+Axes = Sequence[int]
 
-CACHE_ELEMENTS = 1 << 14
-"""Of an array whose polynomial is computed at once: it and its temporaries stay in the nearest cache."""
 COLUMN_ELEMENTS = 1 << 18
 """Of the windows of a convolution that are gathered at once: they stay in the last-level cache."""
 
 
-def _are_f32(*arrays: Array) -> bool:
-    return all(array.dtype == np.float32 for array in arrays)
-
-
 def conv(op: Conv, x: Array, w: Array) -> Any:
     """Windows are gathered as columns of a matrix, and one product per group computes all channels."""
-    if not _are_f32(x, w) or op.sum_dtype is not None or op.channels_last:
+    if not are_f32(x, w) or op.sum_dtype is not None or op.channels_last:
         return NotImplemented
     shape = infer_shape(op, x, w)
     if not math.prod(shape) or not x.size:
         return np.zeros(shape, np.float32)
     around = (*op.low, *op.high)
     padded = _padded(x, op.low, op.high, 0) if any(around) else x  # type: ignore[arg-type]  # dims are numbers here
-    if w.shape[1] == 1 and op.groups == x.shape[1]:
+    if w.shape[1] == 1 and op.groups == x.shape[1] > 1:
         return _depthwise(op, padded, w, shape)
     return _by_columns(op, padded, w, shape)
 
 
 def _depthwise(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
-    """One channel each: a sum over the taps, whose temporaries are of one image and group of channels."""
-    per_group = w.shape[0] // op.groups
-    result = np.zeros((shape[0], op.groups, per_group, *shape[2:]), np.float32)
-    weights: Any = w.reshape(op.groups, per_group, *w.shape[2:], *(1 for _ in shape[2:]))
-    step = max(1, CACHE_ELEMENTS * 4 // max(1, math.prod(shape[2:]) * per_group))
+    """One channel each, some at a time. Columns of windows are gathered along the last axis alone, a small product
+    gives what every row of the window makes of every row of the image, and sums over these are the result."""
+    per_group, space = w.shape[0] // op.groups, (*x.shape[2:-1], shape[-1])
+    rows = list(itertools.product(*map(range, w.shape[2:-1])))
+    weights = w.reshape(op.groups, per_group, len(rows), w.shape[-1])
+    result: Array = np.empty((shape[0], op.groups, per_group, *shape[2:]), np.float32)
+    step = min(op.groups, max(1, COLUMN_ELEMENTS // (w.shape[-1] * math.prod(space))))
+    columns: Any = np.empty((step, w.shape[-1], *space), np.float32)
+    products: Any = np.empty((step, len(rows), *space), np.float32)
     for image, first in itertools.product(range(shape[0]), range(0, op.groups, step)):
         part = slice(first, first + step)
-        total = result[image, part]
-        for tap, window in _taps(x[image, part], w.shape[2:], op.strides, op.dilations):
-            total += window[:, None] * weights[(part, slice(None), *tap)]
+        of = x[image, part]
+        count = len(of)
+        for (tap,), window in _taps(of, w.shape[-1:], op.strides[-1:], op.dilations[-1:]):
+            columns[:count, tap] = window
+        flat = columns[:count].reshape(count, w.shape[-1], -1)
+        for number in range(per_group):
+            out = result[image, part, number]
+            np.matmul(weights[part, number], flat, out=products[:count].reshape(count, len(rows), -1))
+            for row, places in enumerate(rows):
+                taps = zip(places, op.dilations, shape[2:-1], op.strides)
+                at = tuple(slice(t * g, t * g + (n - 1) * s + 1, s) for t, g, n, s in taps)
+                if row:
+                    out += products[(slice(count), row, *at)]
+                else:
+                    out[...] = products[(slice(count), row, *at)]
     return result.reshape(shape)
 
 
 def _by_columns(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    if len(shape) == 4 and w.shape[2] > 1 and op.strides[0] == 1:
+        return _by_rows(op, x, w, shape)
     images, groups, depth = shape[0], op.groups, math.prod(w.shape[1:])
     weights = w.reshape(groups, w.shape[0] // groups, depth)
     result = np.empty((images, groups, w.shape[0] // groups, *shape[2:]), np.float32)
@@ -83,6 +99,32 @@ def _by_columns(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
     return result.reshape(shape)
 
 
+def _by_rows(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    """Columns of windows are gathered along the last axis alone; every row of the window reads them some rows of the
+    image further on."""
+    images, groups, width = shape[0], op.groups, shape[3]
+    outputs, (channels, high, wide) = w.shape[0] // groups, w.shape[1:]
+    weights = w.reshape(groups, outputs, channels, high, wide).transpose(0, 3, 1, 4, 2).copy()
+    weights = weights.reshape(groups, high, outputs, wide * channels)
+    inputs = x.reshape(images, groups, channels, *x.shape[2:])
+    result: Array = np.empty((images, groups, outputs, shape[2] * width), np.float32)
+    above = (high - 1) * op.dilations[0]
+    rows = min(max(1, COLUMN_ELEMENTS // (channels * wide * width)), shape[2])
+    columns: Array = np.empty((wide, channels, rows + above, width), np.float32)
+    for image, group, first in itertools.product(range(images), range(groups), range(0, shape[2], rows)):
+        count = min(rows, shape[2] - first)
+        of = inputs[image, group, :, first : first + count + above]
+        for (tap,), window in _taps(of, (wide,), op.strides[1:], op.dilations[1:]):
+            columns[tap, :, : count + above] = window
+        windows = columns.reshape(wide * channels, -1)
+        total: Array = weights[group, 0] @ windows[:, : count * width]
+        for row in range(1, high):
+            begin = row * op.dilations[0] * width
+            total += weights[group, row] @ windows[:, begin : begin + count * width]
+        result[image, group, :, first * width : (first + count) * width] = total
+    return result.reshape(shape)
+
+
 def _columns(op: Conv, x: Array, w: Array, space: tuple[int, ...]) -> Array:
     """What every window sees, [channels · taps, positions]."""
     columns: Any = np.empty((w.shape[1], *w.shape[2:], *space), np.float32)
@@ -94,7 +136,7 @@ def _columns(op: Conv, x: Array, w: Array, space: tuple[int, ...]) -> Array:
 def conv_transpose(op: ConvTranspose, x: Array, w: Array) -> Any:
     """One product for all taps; then each is added where its window lies."""
     shape = infer_shape(op, x, w)
-    if not _are_f32(x, w) or op.groups != 1 or not x.size or not math.prod(shape):
+    if not are_f32(x, w) or op.groups != 1 or not x.size or not math.prod(shape):
         return NotImplemented
     full = [
         (d - 1) * s + (k - 1) * g + 1 for d, s, k, g in zip(x.shape[2:], op.strides, w.shape[2:], op.dilations)
@@ -114,21 +156,46 @@ def conv_transpose(op: ConvTranspose, x: Array, w: Array) -> Any:
 
 def matmul(op: Matmul, x: Array, y: Array) -> Any:
     """In float32."""
-    return np.matmul(x, y) if _are_f32(x, y) else NotImplemented
+    return np.matmul(x, y) if are_f32(x, y) else NotImplemented
 
 
 def dot_general(op: DotGeneral, lhs: Array, rhs: Array) -> Any:
     """As a product of matrices for each batch."""
-    if not _are_f32(lhs, rhs) or op.sum_dtype is not None:
+    if not are_f32(lhs, rhs) or op.sum_dtype is not None:
         return NotImplemented
-    left_free = [a for a in range(lhs.ndim) if a not in (*op.lhs_batch, *op.lhs_contract)]
-    right_free = [a for a in range(rhs.ndim) if a not in (*op.rhs_batch, *op.rhs_contract)]
-    batch = [lhs.shape[a] for a in op.lhs_batch]
-    depth = math.prod(lhs.shape[a] for a in op.lhs_contract)
+    left, right = (op.lhs_batch, op.lhs_contract), (op.rhs_batch, op.rhs_contract)
+    return _product(lhs, rhs, *left, *right)
+
+
+def _product(
+    lhs: Array, rhs: Array, lhs_batch: Axes, lhs_contract: Axes, rhs_batch: Axes, rhs_contract: Axes
+) -> Array:  # fmt: skip
+    """[batch, free axes of lhs, free axes of rhs]"""
+    left_free = [a for a in range(lhs.ndim) if a not in (*lhs_batch, *lhs_contract)]
+    right_free = [a for a in range(rhs.ndim) if a not in (*rhs_batch, *rhs_contract)]
+    batch = [lhs.shape[a] for a in lhs_batch]
+    depth = math.prod(lhs.shape[a] for a in lhs_contract)
     rows, columns = [lhs.shape[a] for a in left_free], [rhs.shape[a] for a in right_free]
-    left = lhs.transpose(*op.lhs_batch, *left_free, *op.lhs_contract).reshape(*batch, math.prod(rows), depth)
-    right = rhs.transpose(*op.rhs_batch, *op.rhs_contract, *right_free).reshape(*batch, depth, math.prod(columns))
-    return np.matmul(left, right).reshape((*batch, *rows, *columns))
+    left = lhs.transpose(*lhs_batch, *left_free, *lhs_contract).reshape(*batch, math.prod(rows), depth)
+    right = rhs.transpose(*rhs_batch, *rhs_contract, *right_free).reshape(*batch, depth, math.prod(columns))
+    return np.asarray(np.matmul(left, right).reshape((*batch, *rows, *columns)))
+
+
+def einsum(op: Einsum, *operands: Array) -> Any:
+    """A product of two operands, neither of which has a sum or a diagonal of its own."""
+    if len(operands) != 2 or not are_f32(*operands):
+        return NotImplemented
+    (left, right), out = parse(op.equation, tuple(a.ndim for a in operands))
+    lhs, rhs = operands
+    shared = [c for c in left if c in right]
+    sizes = dict(zip(left, lhs.shape)) | dict(zip(right, rhs.shape))
+    is_own = len(set(left)) < len(left) or len(set(right)) < len(right) or not {*left, *right} <= {*shared, *out}
+    if is_own or any(lhs.shape[left.index(c)] != sizes[c] for c in shared):
+        return NotImplemented
+    batch, contract = [c for c in shared if c in out], [c for c in shared if c not in out]
+    axes = [[names.index(c) for c in of] for names in (left, right) for of in (batch, contract)]
+    made = [*batch, *(c for c in left if c not in shared), *(c for c in right if c not in shared)]
+    return _product(lhs, rhs, *axes).transpose([made.index(c) for c in out])
 
 
 def integer_matmul(op: IntegerMatmul, x: Array, y: Array, x_zero: Array, y_zero: Array) -> Any:
@@ -150,7 +217,7 @@ def lstm(
     """
     usual = (*("sigmoid", "tanh", "tanh") * op.directions,)
     other = op.clip is not None or op.input_forget or op.activations not in ((), usual)
-    if other or p is not None or lengths is not None or not _are_f32(x, w, r, b, h, c) or not x.size:
+    if other or p is not None or lengths is not None or not are_f32(x, w, r, b, h, c) or not x.size:
         return NotImplemented
     (steps, batch), directions, hidden = x.shape[:2], op.directions, r.shape[2]
     backwards = [d for d in range(directions) if op.backwards(d)]
@@ -183,36 +250,8 @@ def lstm(
     return y, last, c
 
 
-def erf(op: Erf, x: Array) -> Any:
-    """By the polynomials of compiled code; see `codegen.scalar.maths`."""
-    if not _are_f32(x):
-        return NotImplemented
-    result = np.empty(x.shape, np.float32)
-    flat, out = x.reshape(-1), result.reshape(-1)
-    for first in range(0, flat.size, CACHE_ELEMENTS):
-        part = slice(first, first + CACHE_ELEMENTS)
-        out[part] = _erf(flat[part])
-    return result
-
-
-def _erf(x: Array) -> Array:
-    size = np.minimum(np.abs(x), np.float32(3.93))
-    near = size * _polynomial(size * size, coefficients.ERF) + size
-    power = _polynomial(size, coefficients.ERFC_ROOT)
-    for _ in range(3):
-        power *= power
-    return np.asarray(np.copysign(np.where(size < 1, near, 1 - power), x))
-
-
-def _polynomial(x: Array, of: tuple[float, ...]) -> Array:
-    result = np.full_like(x, of[0])
-    for coefficient in of[1:]:
-        result *= x
-        result += np.float32(coefficient)
-    return result
-
-
 KERNELS: Kernels = {
-    Conv: conv, ConvTranspose: conv_transpose, DotGeneral: dot_general, Erf: erf, IntegerMatmul: integer_matmul,
+    **numpy_rows.KERNELS,
+    Conv: conv, ConvTranspose: conv_transpose, DotGeneral: dot_general, Einsum: einsum, IntegerMatmul: integer_matmul,
     Lstm: lstm, Matmul: matmul,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import gemm
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
@@ -67,7 +67,7 @@ class ScheduledAttention(WholePositions):
         """Vectors of results, along the features of values."""
         return self.schedule.vectors("register", "features")
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _AttentionWriter(module, name, self, slots).write())
 
     @property

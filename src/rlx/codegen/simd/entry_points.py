@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.codegen.simd.function import Function
+from rlx.codegen.simd.function import Callee, Function
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.control import Branch, Loop
@@ -21,12 +21,14 @@ GRAIN_CYCLES = 6000
 
 @dataclass(frozen=True)
 class Code:
-    """The function of a kernel, how many positions it has, and what each costs in cycles (of 16 if `flat`)."""
+    """The function of a kernel, how many positions it has, what each costs in cycles (of 16 if `flat`), and the element
+    of each slot that is the first for the function, where that is not 0."""
 
-    function: str
+    function: Callee
     positions: Dim
     cycles: Dim
     flat: bool
+    origins: Mapping[int, int]
 
 
 class Entry:
@@ -56,6 +58,7 @@ class Entry:
         self.scratch = f.offset("%arena", "i8", position)
         self.scratch_bytes = f.dim(scratch)
         self.args = ""
+        self.tables: dict[tuple[Dim, ...], str] = {}
         self.clock = clock
         self.timed = timed
         self.due = ""  # the address of the tick at which a loop asks again
@@ -64,9 +67,20 @@ class Entry:
         """Runs the kernels in order."""
         inner = leaves(kernels)
         widest = max((len(k.slots) for k in inner), default=0)
-        self.args = self.f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
+        self.args = self.f.at_entry(f"alloca [{widest + 2} x ptr], align 16")
         self.f.emit(f"store ptr %dims, ptr {self.args}, align 8")
+        for given in dict.fromkeys(self.code[id(k)].function.dims for k in inner):
+            self.tables[given] = self._table(given) if given else ""
         self._run(kernels)
+
+    def _table(self, given: Sequence[Dim]) -> str:
+        """The values of dims in a row, from the entry on."""
+        f = self.f
+        table = f.at_entry(f"alloca [{len(given)} x i64], align 16")
+        for number, dim in enumerate(given):
+            value, place = f.dim(dim), f.at_entry(f"getelementptr i64, ptr {table}, i64 {number}")
+            f.entry.append(f"  store i64 {value}, ptr {place}, align 8")
+        return table
 
     def _run(self, kernels: Sequence[Kernel]) -> None:
         for kernel in kernels:
@@ -101,15 +115,20 @@ class Entry:
         f, code = self.f, self.code[id(kernel)]
         for index, number in enumerate(kernel.slots):
             place = f.offset(self.args, "ptr", str(index + 1))
-            f.emit(f"store ptr {self.pointer(number)}, ptr {place}, align 8")
+            first = code.origins.get(index, 0)
+            pointer = self._moved(number, str(first)) if first else self.pointer(number)
+            f.emit(f"store ptr {pointer}, ptr {place}, align 8")
+        table = self.tables[code.function.dims]
+        if table:
+            f.emit(f"store ptr {table}, ptr {f.offset(self.args, 'ptr', str(len(kernel.slots) + 1))}, align 8")
         cycles = dims.mul(code.positions, code.cycles)
         if isinstance(cycles, int) and cycles < GRAIN_CYCLES * (16 if code.flat else 1) and code.positions != 0:
             # already known to be too little work to share
             count = f.dim(code.positions)
-            f.emit(f"call void @{code.function}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
+            f.emit(f"call void @{code.function.name}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
             return
         f.emit(
-            f"call void @rlx_run(ptr @{code.function}, ptr {self.args}, i64 {f.dim(code.positions)}, "
+            f"call void @rlx_run(ptr @{code.function.name}, ptr {self.args}, i64 {f.dim(code.positions)}, "
             f"i64 {f.dim(code.cycles)}, i64 {int(code.flat)}, ptr {self.scratch}, i64 {self.scratch_bytes}, "
             f"ptr %parallel, i64 %threads)"
         )

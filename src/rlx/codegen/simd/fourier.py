@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.butterfly import Arithmetic, Complex, Number
-from rlx.codegen.simd.function import Function, Module, memory_type
+from rlx.codegen.simd.function import Callee, Function, Module, memory_type
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
 from rlx.codegen.simd.registers import Reg, Vector, float_literal
 from rlx.codegen.simd.scheduled import WholePositions
@@ -48,7 +48,7 @@ class ScheduledFourier(WholePositions):
         """Elements of a vector."""
         return self.schedule.static_tile("register", "signal")
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _FourierWriter(module, name, self, slots).write())
 
     @property

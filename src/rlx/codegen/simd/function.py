@@ -57,6 +57,14 @@ class Target:
     converts_f16: bool = False
 
 
+@dataclass(frozen=True)
+class Callee:
+    """A kernel's function, and the dims whose values its caller gives it in a table, in order."""
+
+    name: str
+    dims: tuple[Dim, ...]
+
+
 class Module:
     """Functions and the declarations that they need, in order, each once."""
 
@@ -75,16 +83,16 @@ class Module:
         """A function of LLVM's or of a library, by its declaration."""
         self._declarations[text if "@llvm." in text else f"{text} {THROUGH_TABLE}"] = None
 
-    def define(self, stem: str, make: Callable[[str], Function]) -> str:
-        """Adds a function unless one with the same text is there; gives its name."""
+    def define(self, stem: str, make: Callable[[str], Function]) -> Callee:
+        """Adds a kernel's function unless one with the same text is there."""
         probe = make("@@")
-        text = probe.text()
+        text, given = probe.text(), tuple(probe.given or ())
         if text in self._by_text:
-            return self._by_text[text]
+            return Callee(self._by_text[text], given)
         name = stem if stem not in self._functions else f"{stem}.{len(self._functions)}"
         self._by_text[text] = name
         self._functions[name] = text.replace("@@@", f"@{_quoted(name)}", 1)
-        return name
+        return Callee(name, given)
 
     def has(self, name: str) -> bool:
         return name in self._functions
@@ -149,7 +157,11 @@ def _quoted(name: str) -> str:
 
 
 class Function:
-    """Text of one function. Values are SSA names or literals; `value` makes one, `emit` a line without result."""
+    """Text of one function. Values are SSA names or literals; `value` makes one, `emit` a line without result.
+
+    given   of a kernel: the dims whose values it reads from the table behind its slots, in order. Which dims these are
+            is no part of its text: kernels of different dims are one, and none works out what the caller has
+    """
 
     def __init__(self, module: Module, name: str, parameters: str, linkage: str = "internal") -> None:
         self.module = module
@@ -159,6 +171,13 @@ class Function:
         self.block_name = "body"
         self._counter = 0
         self._dims: dict[Dim, str] = {}
+        self.given: list[Dim] | None = None
+        self._table = ""
+        self._behind = 0
+
+    def given_dims(self, slots: int) -> None:
+        """Takes the values of dims from a table, whose address stands behind so many slots in `%args`."""
+        self.given, self._behind = [], slots + 1
 
     def text(self) -> str:
         entry = ["entry:", *self.entry, "  br label %body", "body:"]
@@ -311,13 +330,23 @@ class Function:
     # dims
 
     def dim(self, dim: Dim) -> str:
-        """A dim's value: a literal, or a name made at the entry from the array of symbols in `%dims`."""
+        """A dim's value: a literal, or a name made at the entry: of a kernel from the table of dims that it is given,
+        else from the array of symbols in `%dims`."""
         if isinstance(dim, int):
             return str(dim)
         name = self._dims.get(dim)
         if name is None:
-            name = self._dims[dim] = self._poly(dim)
+            name = self._dims[dim] = self._poly(dim) if self.given is None else self._from_table(dim, self.given)
         return name
+
+    def _from_table(self, dim: Dim, given: list[Dim]) -> str:
+        if not given:
+            self._table = self.at_entry(
+                f"load ptr, ptr {self.at_entry(_entry_of('ptr', '%args', self._behind))}, align 8"
+            )
+        place = self.at_entry(_entry_of("i64", self._table, len(given)))
+        given.append(dim)
+        return self.at_entry(f"load i64, ptr {place}, align 8", "d")
 
     def _poly(self, poly: Poly) -> str:
         total: str | None = None
@@ -370,6 +399,10 @@ class Function:
         if function != "mod":
             raise CompileError(f"[cpu] no code for the function {function!r} of dims")
         return self.at_entry(f"add i64 {rest}, {self.at_entry(f'select i1 {correct}, i64 {safe}, i64 0')}")
+
+
+def _entry_of(kind: str, table: str, number: int) -> str:
+    return f"getelementptr {kind}, ptr {table}, i64 {number}"
 
 
 def _is_number(text: str) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from rlx.codegen.simd import block_cores, division
 from rlx.codegen.simd.block_cores import BlockForm, Panel, call_block_core, call_unpack
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.microkernels import BYTES, FLOATS, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
@@ -76,7 +76,7 @@ class ScheduledMatmul(WholePositions):
         """Rows of A that stay in L2 while all panels of B pass by."""
         return self.schedule.static_tile("cache", "m")
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _GemmWriter(module, name, self, slots).write())
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import top_k as ranking
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.loops import MOST_VECTORS
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
 from rlx.codegen.simd.reductions import combine
@@ -47,7 +47,7 @@ class ScheduledIrregular:
     def cycles(self, lanes: int) -> Dim:
         return self.weight
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         def make(name: str) -> Function:
             match self.work:
                 case Scatter():

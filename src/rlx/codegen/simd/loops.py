@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.simd import chains, division, windows
-from rlx.codegen.simd.function import Module
+from rlx.codegen.simd.function import Callee, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.nest_writer import NestWriter
 from rlx.ir import dim as dims
@@ -77,7 +77,7 @@ class ScheduledLoops:
     def cycles(self, lanes: int) -> Dim:
         return self.weight if self.flat else dims.add(dims.floordiv(self.weight, lanes), 4)
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: NestWriter(module, name, self, slots).write())
 
 
@@ -152,7 +152,10 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
 
 
 def _in_flight(bodies: Sequence[Expr], extent: Dim | None, lanes: int) -> int:
-    """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left."""
+    """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left. What fills an
+    array with one number needs no more than one, and such kernels are many: every pad has two."""
+    if all(body.kind == "const" for body in bodies):
+        return 1
     size = sum(body_weight(body) for body in bodies)
     most = 4 if size <= 12 else max(2 if size <= 64 else 1, chains.side_by_side(bodies, size))
     if isinstance(extent, int) and extent % lanes == 0:

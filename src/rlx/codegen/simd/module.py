@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES, Code, Entry
-from rlx.codegen.simd.function import Function, Module, Target
+from rlx.codegen.simd.function import Callee, Function, Module, Target
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import Scheduled
 from rlx.errors import CompileError
@@ -20,6 +21,7 @@ from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import FourierTransform, OrderedWork, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.origins import at_origins
 from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.winograd import WinogradConvolution
 from rlx.kernel.ir.work import Work
@@ -100,16 +102,17 @@ def _write_entry(
 ) -> None:
     scratch: Dim = 0
     code: dict[int, Code] = {}
-    known: dict[tuple[Work, int], tuple[Scheduled, str]] = {}  # equal work is written once: layers repeat
+    known: dict[tuple[Work, int], tuple[Scheduled, Callee]] = {}  # equal work is written once: layers repeat
     for kernel in leaves(kernels):
-        key = (kernel.work, len(kernel.slots))
+        work, origins = at_origins(kernel.work)
+        key = (work, len(kernel.slots))
         if key not in known:
-            scheduled = schedule_of(kernel, isa)
+            scheduled = schedule_of(replace(kernel, work=work), isa)
             stem = f"kernel.{kernel.name}"  # apart from names of the C library
             known[key] = (scheduled, scheduled.render(module, stem, len(kernel.slots)))
         item, function = known[key]
         scratch = dims.maximum(scratch, _aligned(item.scratch))
-        code[id(kernel)] = Code(function, item.positions, item.cycles(isa.lanes), item.flat)
+        code[id(kernel)] = Code(function, item.positions, item.cycles(isa.lanes), item.flat, origins)
     numbers = {id(kernel): number for number, kernel in enumerate(leaves(kernels))}
 
     def write(function: str, some: Sequence[Kernel], linkage: str) -> None:

@@ -12,8 +12,9 @@ PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
 def buffer_pointers(f: Function, slots: int) -> list[str]:
-    """Reads `%dims` and the slots' pointers from `%args`, in the entry block."""
-    f.entry.append("  %dims = load ptr, ptr %args, align 8")
+    """Reads the slots' pointers from `%args`, in the entry block. Before them stand the program's dims, behind them the
+    table of those that the kernel is given."""
+    f.given_dims(slots)
     places = [f.at_entry(f"getelementptr ptr, ptr %args, i64 {slot + 1}") for slot in range(slots)]
     return [f.at_entry(f"load ptr, ptr {place}, align 8", "b") for place in places]
 

@@ -8,7 +8,7 @@ from rlx.ir.dim import Dim
 from rlx.kernel.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from rlx.codegen.simd.function import Module
+    from rlx.codegen.simd.function import Callee, Module
 
 FLAT_UNIT = 16
 """Cycles of flat kernels are counted in sixteenths: their positions cost less than one."""
@@ -49,6 +49,6 @@ class Scheduled(Protocol):
         """Cycles of one position, roughly; in units of 1 / `FLAT_UNIT` if flat."""
         ...
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
-        """Adds the kernel's function to a module and gives its name."""
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
+        """Adds the kernel's function to a module."""
         ...

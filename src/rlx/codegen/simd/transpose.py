@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module, memory_type
-from rlx.codegen.simd.loops import ScheduledLoops
+from rlx.codegen.simd.function import Callee, Function, Module, memory_type
+from rlx.codegen.simd.loops import ScheduledLoops, body_weight
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
@@ -19,6 +19,8 @@ from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.kernel.schedule.transposes import transposition
 
+MOST_WRITTEN_OUT = 6
+"""Instructions of a body that is written for each row of a square; longer ones are a loop over rows in memory."""
 MOST_INTERLEAVED = 8
 """Columns that are written in turns instead of as parts of squares."""
 
@@ -45,7 +47,7 @@ class ScheduledTranspose:
     def cycles(self, lanes: int) -> Dim:
         return self.weight
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _TransposeWriter(module, name, self, slots).write())
 
 
@@ -192,15 +194,37 @@ class _TransposeWriter:
                 lines.append(body.load_vector(where, memory_type(node.dtype), 1, None))
                 body.pop()
             held.append(transpose(body, lines, memory_type(node.dtype)))
-        for lane in range(self.lanes):
-            body.push()
-            body.axes[self.scheduled.axis], body.axes[self.last] = self.f.add(first, str(lane)), column
-            body.vector = Vector(self.last)
-            for node, rows in zip(self.scheduled.transposed, held):
-                body.remember(node, Reg(rows[lane], node.dtype, True))
-            self._store()
-            body.vector = None
-            body.pop()
+        if body_weight(self.nest.statements[0].body) <= MOST_WRITTEN_OUT:
+            for lane in range(self.lanes):
+                self._row_of_square(self.f.add(first, str(lane)), column, [rows[lane] for rows in held])
+            return
+        kinds = [body.kind(memory_type(node.dtype), True) for node in self.scheduled.transposed]
+        places = [self.f.at_entry(f"alloca [{self.lanes} x {kind}], align 64") for kind in kinds]
+        for kind, place, rows in zip(kinds, places, held):
+            for lane, row in enumerate(rows):
+                self.f.emit(f"store {kind} {row}, ptr {self.f.offset(place, kind, str(lane))}, align 64")
+
+        def one(lane: str, _: list[str]) -> list[str]:
+            rows = [
+                self.f.value(f"load {kind}, ptr {self.f.offset(place, kind, lane)}, align 64")
+                for kind, place in zip(kinds, places)
+            ]
+            self._row_of_square(self.f.add(first, lane), column, rows)
+            return []
+
+        self.f.loop("0", str(self.lanes), 1, [], one)
+
+    def _row_of_square(self, row: str, column: str, held: list[str]) -> None:
+        """Writes a row of the result, of which the operands that are transposed are held in registers."""
+        body = self.body
+        body.push()
+        body.axes[self.scheduled.axis], body.axes[self.last] = row, column
+        body.vector = Vector(self.last)
+        for node, of in zip(self.scheduled.transposed, held):
+            body.remember(node, Reg(of, node.dtype, True))
+        self._store()
+        body.vector = None
+        body.pop()
 
     def _rows(self, first: str, end: str, low: str, high: str) -> None:
         """What no square covers, a row at a time with scattered reads."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlx.codegen.simd import division, gemm
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
@@ -71,7 +71,7 @@ class ScheduledWinograd(WholePositions):
         """Positions that share a group of tiles, each for some of the outputs."""
         return self.schedule.static_tile("thread", "parts")
 
-    def render(self, module: Module, stem: str, slots: int) -> str:
+    def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _WinogradWriter(module, name, self, slots).write())
 
 

@@ -18,6 +18,7 @@ from rlx import disk, flags
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.origins import at_origins
 from rlx.kernel.ir.work import Work
 from rlx.kernel.schedule.schedule import Schedule
 from rlx.records import dataclass
@@ -64,7 +65,7 @@ def signature(kind: str, work: Work) -> str:
         behind = sum(1 for _ in ex.walk(work.bodies()))
         return f"{kind} {work.a_dtype}*{work.b_dtype}->{work.dtype} {sizes} and {behind}"
     sizes = "x".join(map(str, work.extents()))
-    return f"{kind} {sizes} {hashlib.blake2b(_told(work).encode(), digest_size=8).hexdigest()}"
+    return f"{kind} {sizes} {hashlib.blake2b(_told(at_origins(work)[0]).encode(), digest_size=8).hexdigest()}"
 
 
 def with_changes(table: Table, changes: Mapping[str, Tiles]) -> dict[str, Tiles]:
