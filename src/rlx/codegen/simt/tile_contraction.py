@@ -356,7 +356,7 @@ class TileContraction(TeamContraction):
             self._unrolled(loops, "i", layout.rows // 16)
             left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
-            code.emit(f"warpgroup_mma_{self.work.a_dtype}(sums[i], {left}, {right});")
+            code.emit(f"warpgroup_{self.mma}(sums[i], {left}, {right});")
         code.emit("commit_products();")
 
     def _hold(self) -> str:

@@ -37,6 +37,12 @@ __device__ __forceinline__ void hold(float (&c)[tiles][4]) {
   for (int i = 0; i < 4 * tiles; i++) asm volatile("" : "+f"(c[i / 4][i % 4]) :: "memory");
 }
 
+template <int tiles>
+__device__ __forceinline__ void hold(int (&c)[tiles][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * tiles; i++) asm volatile("" : "+r"(c[i / 4][i % 4]) :: "memory");
+}
+
 __device__ __forceinline__ void begin_products() {
   WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -55,18 +61,30 @@ __device__ __forceinline__ void await_products() {
 
 def warpgroup_products() -> str:
     """The device functions."""
-    return "\n".join([_HEAD, *(_product(dtype, width) for dtype in ("f16", "bf16") for width in WIDTHS)])
+    halves = (_product(dtype, width) for dtype in ("f16", "bf16") for width in WIDTHS)
+    of_bytes = (_product_of_bytes(a, b, width) for a in ("u8", "i8") for b in ("u8", "i8") for width in WIDTHS)
+    return "\n".join([_HEAD, *halves, *of_bytes])
 
 
 def _product(dtype: str, width: int) -> str:
     """c[64][width] += a[64][16] · b[16][width], each lane with the elements that PTX says."""
+    return _function(dtype, width, "float", "f", f"k16.f32.{dtype}.{dtype}", "1, 1, 1, 0, 0")
+
+
+def _product_of_bytes(left: str, right: str, width: int) -> str:
+    """The same of 32 along k, exact."""
+    kinds = ".".join(dtype.replace("i", "s") for dtype in (left, right))
+    return _function(f"{left}_{right}", width, "int", "r", f"k32.s32.{kinds}", "1")
+
+
+def _function(name: str, width: int, sum_type: str, constraint: str, kind: str, constants: str) -> str:
+    """A product of an instruction, whose `constants` say that it adds, and how operands lie where it may be told."""
     count = width // 2
     sums = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(c[{i // 4}][{i % 4}])' for i in range(count))
-    kind = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{dtype}.{dtype}"
-    return f"""__device__ __forceinline__ void warpgroup_mma_{dtype}(
-    float (&c)[{width // 8}][4], unsigned long long a, unsigned long long b) {{
-  WGMMA("{kind} {{{sums}}}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"
+    outputs = ", ".join(f'"+{constraint}"(c[{i // 4}][{i % 4}])' for i in range(count))
+    return f"""__device__ __forceinline__ void warpgroup_mma_{name}(
+    {sum_type} (&c)[{width // 8}][4], unsigned long long a, unsigned long long b) {{
+  WGMMA("wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, %{count}, %{count + 1}, {constants};"
       : {outputs}
       : "l"(a), "l"(b));
 }}
