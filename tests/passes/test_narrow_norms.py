@@ -6,6 +6,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.backends.cuda.build import program_of
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.kernel.ir.program import leaves
 from rlx.passes.pipeline import names, optimise, standard
@@ -30,7 +31,7 @@ def block(graph: Graph, x: Value, name: str) -> Value:
 def roundings(graph: Graph, mode: str | None = "f16", narrows: bool = True) -> int:
     """How many values are rounded and widened again."""
     policy = None if mode is None else policy_of(mode)
-    ready, _ = optimise(graph, standard(policy=policy, narrows=narrows))
+    ready, _ = optimise(graph, standard(policy=policy, narrows=dtypes.f16 if narrows else None))
     ends = [node.inputs[0] for node in ready.nodes if node.op.name == "cast" and node.types[0].dtype.bits == 32]
     return sum(value.node.op.name == "cast" and value.dtype.bits == 16 for value in ends)
 
@@ -70,7 +71,7 @@ def test_what_is_rounded_lies_in_memory_so() -> None:
     """Both the kernel that makes it and all that read it have 16 bits, though several read it."""
     graph = after_norms()
     policy = policy_of("f16")
-    ready, _ = optimise(graph, standard(policy=policy, narrows=True))
+    ready, _ = optimise(graph, standard(policy=policy, narrows=dtypes.f16))
     program = program_of(ready)
     wide = [
         kernel.name

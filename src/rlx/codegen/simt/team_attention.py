@@ -328,15 +328,15 @@ class TeamAttention(AttentionWriter):
                         self._store_neighbours(slot, places, values)
                         continue
                     for column, value in enumerate(values):
-                        reg = Reg(code.let(self.language.rounded(work.dtype, value)), work.dtype, False)
                         feature = self._feature(column, f"own % 4 * 2 + {i}")
-                        body.store_at(slot, f"({start} + ({feature}) * {along})", reg)
+                        body.store_at(slot, f"({start} + ({feature}) * {along})", self.finished(value))
 
     def _store_neighbours(self, slot: int, places: Sequence[str], values: Sequence[str]) -> None:
         """Stores values that are neighbours, four at a time."""
         for first in range(0, len(values), 4):
-            words = words_of(self.work.dtype, values[first : first + 4])
-            kind = "Piece" if len(words) == 4 else "HalfPiece"
+            finished = [self.finished(value).name for value in values[first : first + 4]]
+            words = words_of(self.work.out_dtype, finished)
+            kind = {4: "Piece", 2: "HalfPiece", 1: "unsigned"}[len(words)]
             self.code.emit(f"*({kind}*)(slot{slot} + {places[first]}) = {kind}{{{', '.join(words)}}};")
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
@@ -383,13 +383,12 @@ class TeamAttention(AttentionWriter):
 
     def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
         """Divides by the sum of powers, and stores."""
-        work, code, body = self.work, self.code, self.body
+        work, body = self.work, self.body
         whole = self.whole(total)
         slot, line = work.out
         body.axes[PLACE] = row
         place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
-        value = code.let(self.language.rounded(work.dtype, f"{mixed} / {whole}"))
-        body.store_at(slot, place, Reg(value, work.dtype, False))
+        body.store_at(slot, place, self.finished(f"{mixed} / {whole}"))
 
 
 class TeamParts(TeamAttention):

@@ -180,9 +180,7 @@ PARTS = tuple(
 )
 """Those for products of f32 as sums of shorter floats, which take more registers."""
 BYTES = tuple(
-    layout
-    for each in LAYOUTS
-    if (layout := replace(each, depth=2 * each.depth, chunk=2 * CHUNK)).is_possible
+    layout for each in LAYOUTS if (layout := replace(each, depth=2 * each.depth, chunk=2 * CHUNK)).is_possible
 )
 """Those for products of bytes, of which 64 bytes along k have twice as many."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)

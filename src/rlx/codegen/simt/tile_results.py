@@ -145,8 +145,8 @@ class TileResults:
             return Reg(self.code.let(f"__uint_as_float({word})"), dtype, False)
         if dtype in WHOLE_BYTES:
             byte = f"{word} >> {8 * (within % 4)}"
-            number = f"{byte} & 0xffu" if dtype is dtypes.u8 else f"(int)(signed char)({byte})"
-            return Reg(self.code.let(number), dtype, False)
+            element = f"{byte} & 0xffu" if dtype is dtypes.u8 else f"(int)(signed char)({byte})"
+            return Reg(self.code.let(element), dtype, False)
         bits = f"{word} >> 16" if within % 4 else f"{word} & 0xffffu"
         return Reg(self.code.let(f"decode_{dtype}({bits})"), dtype, False)
 

@@ -208,7 +208,11 @@ class _Grouping:
 
     def _only_spreads(self, node: Node, full: Shape) -> bool:
         """Whether a node makes whole rows of values that have fewer elements, which all that read it can do as well."""
-        if isinstance(node.op, Reduction) or node.types[0].shape != full or key_of(node.outputs[0]) in self.facts.results:
+        if (
+            isinstance(node.op, Reduction)
+            or node.types[0].shape != full
+            or key_of(node.outputs[0]) in self.facts.results
+        ):
             return False
         return all(value.shape != full for value in node.inputs)
 
