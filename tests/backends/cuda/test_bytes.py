@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,7 @@ def test_tiles_of_every_kind(
     texts = cpp_module([program_of(graph)]).kernels.values()
     (text,) = (text for text in texts if "commit_copies" in text)
     assert "*(HalfPiece*)(slot0" in text and "*(const HalfPiece*)" in text
+    assert re.search(r"\(int\)piece\d+\.x", text), "what zero points add is loaded as other vectors are"
     check(graph, given)
 
 

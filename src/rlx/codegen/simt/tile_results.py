@@ -25,7 +25,7 @@ WIDTH = 8
 """Neighbours of a row that a lane takes."""
 ROWS_AT_ONCE = 4
 """Rows whose operands a lane asks for before it needs the first."""
-PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32, *WHOLE_BYTES)
+PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.i32, *WHOLE_BYTES)
 """What pieces of 16 bytes, or of 8, are taken apart for."""
 
 
@@ -143,6 +143,8 @@ class TileResults:
         word = f"{pieces[piece]}.{'xyzw'[within // 4]}"
         if dtype is dtypes.f32:
             return Reg(self.code.let(f"__uint_as_float({word})"), dtype, False)
+        if dtype is dtypes.i32:
+            return Reg(self.code.let(f"(int){word}"), dtype, False)
         if dtype in WHOLE_BYTES:
             byte = f"{word} >> {8 * (within % 4)}"
             element = f"{byte} & 0xffu" if dtype is dtypes.u8 else f"(int)(signed char)({byte})"

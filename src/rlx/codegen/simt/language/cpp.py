@@ -392,9 +392,11 @@ def memory_type(dtype: DType) -> str:
 
 
 def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
-    """Registers as words of memory, of f32, of floats of 16 bits or of bytes."""
+    """Registers as words of memory, of f32 or i32, of floats of 16 bits or of bytes."""
     if dtype is dtypes.f32:
         return [f"__float_as_uint({value})" for value in values]
+    if dtype is dtypes.i32:
+        return [f"(unsigned){value}" for value in values]
     if dtype in WHOLE_BYTES:
         return [f"four_bytes({', '.join(values[i : i + 4])})" for i in range(0, len(values), 4)]
     return [f"pair_{dtype}({low}, {high})" for low, high in zip(values[::2], values[1::2])]
