@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -25,12 +26,13 @@ SMOLLM2: dict[str, Any] = {
 
 
 def decoder_weights(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Those of a decoder, in bf16."""
+    """Those of a decoder, in bf16; matrices of one shape are the same array."""
     random = np.random.default_rng(0)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     size = config.get("head_dim", hidden // config["num_attention_heads"])
     heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
 
+    @cache
     def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
         drawn = random.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
         return drawn.astype(ml_dtypes.bfloat16)
