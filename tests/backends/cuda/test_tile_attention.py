@@ -146,19 +146,21 @@ def test_other_rows_than_whole_pieces_have_the_other_form(driver: EmulatedDriver
 @pytest.mark.parametrize("to", ["u8", "i8", "f16", "f32"])
 @pytest.mark.parametrize(
     ("few_tiles", "queries", "features"),
-    [(-1, 70, 16), (-1, 70, 24), (11, 70, 16), (11, 3, 16)],
-    ids=["tiles", "alone", "teams", "parts"],
+    [(-1, 70, 16), (-1, 71, 16), (-1, 71, 24), (11, 71, 16), (11, 3, 16)],
+    ids=["tiles", "tiles by columns", "alone", "teams", "parts"],
 )
 def test_what_follows_is_stored_as_a_kernel_behind_would(
     few_tiles: int, queries: int, features: int, to: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit, in the order of rows in which it is read; by every way of attention."""
+    """Bit for bit, in the order of rows in which it is read; by every way of attention. With steps of one size, or of
+    columns."""
     monkeypatch.setattr(team_attention, "FEW_TILES", few_tiles)
     graph = Graph("attention")
     q, k = (graph.input(name, (2, 2, n, features), "f16") for name, n in (("q", "n"), ("k", "m")))
     v = graph.input("v", (2, 2, "m", 32), "f16")
     mixed = ops.attention(q, k, v).cast("f32").transpose(0, 2, 1, 3).reshape(2, q.shape[2], 64)
-    graph.output((ops.round(mixed * 40.0) + 90.0).cast(to), name="y")
+    steps = graph.constant(np.linspace(20, 60, 64, dtype=np.float32)) if queries % 2 else 40.0
+    graph.output((ops.round(mixed * steps) + 90.0).cast(to), name="y")
     assert not any(isinstance(kernel.work, LoopNest) for kernel in program_of(graph).main)
     given = inputs_of(graph, queries, 80)
     switches: tuple[frozenset[str], ...] = frozenset(), frozenset({"attention-tails"})

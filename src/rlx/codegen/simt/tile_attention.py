@@ -310,16 +310,17 @@ class TileAttention(AttentionWriter):
                 code.emit("#pragma unroll")
                 with body.scope(f"for (int column = 0; column < {self.columns}; column++)"):
                     pair = [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)]
-                    self._store_pair(f"slot{slot} + {start} + column * 8 + own % 4 * 2", pair)
+                    self._store_pair(f"slot{slot} + {start}", "column * 8 + own % 4 * 2", pair)
 
-    def _store_pair(self, place: str, pair: Sequence[str]) -> None:
-        """Stores two elements that are neighbours."""
+    def _store_pair(self, start: str, feature: str, pair: Sequence[str]) -> None:
+        """Stores two elements that are neighbours, from a feature on."""
+        place = f"{start} + {feature}"
         dtype = self.work.out_dtype
         if self.work.tail is None:
             (word,) = words_of(dtype, pair)
             self.code.emit(f"*(unsigned*)({place}) = {word};")
             return
-        low, high = (self.finished(element).name for element in pair)
+        low, high = (self.finished(each, f"({feature} + {number})").name for number, each in enumerate(pair))
         if dtype.itemsize == 1:
             self.code.emit(f"*(unsigned short*)({place}) = (unsigned short)(({low} & 0xff) | {high} << 8);")
         elif dtype.itemsize == 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -25,8 +25,11 @@ class FusedAttention(Renderable):
     and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
     `window` and `softcap` are as in `ops.transformer.Attention`. `live` is 1, or 0 at sizes at which other kernels do
     the same (`kernel.passes.split_kv`). `float_parts` is as that of a `Contraction`, of both products. `tail` is what
-    is stored of an element, which it calls `accumulated`; itself, where there is none.
+    is stored of an element, which it calls `accumulated`; itself, where there is none. It may load vectors by heads and
+    features, which are axis `TAIL_FEATURE` there.
     """
+
+    TAIL_FEATURE: ClassVar[int] = 4
 
     batch: Dim
     heads: Dim
@@ -58,7 +61,8 @@ class FusedAttention(Renderable):
         return self.dtype if self.tail is None else self.tail.dtype
 
     def extents(self) -> Shape:
-        return (self.batch, self.heads, self.queries, self.keys)
+        scores = (self.batch, self.heads, self.queries, self.keys)
+        return scores if self.tail is None else (*scores, self.value_features)
 
     def bodies(self) -> tuple[Expr, ...]:
         return () if self.tail is None else (self.tail,)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.attention import FusedAttention
-from rlx.kernel.ir.index import Linear, accumulated, contiguous, offset_of
+from rlx.kernel.ir.index import Linear, accumulated, contiguous, load, offset_of
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import KernelPass
@@ -38,7 +39,8 @@ class AttentionTails(KernelPass):
             if reader is None or tail is None or not self.spend(context, "tail", kernel):
                 continue
             names = tuple(dict.fromkeys((*kernel.sources, *reader.sources)))
-            slots = (reader.slots[0], *kernel.slots[1:])
+            more = tuple(number for number in reader.slots[1:] if number != kernel.slots[0])
+            slots = (reader.slots[0], *kernel.slots[1:], *more)
             made = Kernel(f"{kernel.name}_{reader.name}", dataclasses.replace(work, tail=tail), slots, 1, names)
             program.main[program.main.index(kernel)] = made
             program.main.remove(reader)
@@ -59,22 +61,43 @@ def _only_reader(program: Program, kernel: Kernel) -> Kernel | None:
 
 
 def _tail(program: Program, kernel: Kernel, reader: Kernel) -> Expr | None:
-    """What a map stores of each element, if that reads nothing else and lies where the element would."""
-    nest = reader.work
-    if not isinstance(nest, LoopNest) or nest.inner or len(nest.statements) != 1:
+    """What a map stores of each element, if that lies where the element would, and it reads nothing else but static
+    vectors along the last axis."""
+    work, nest = kernel.work, reader.work
+    assert isinstance(work, FusedAttention)
+    if not isinstance(nest, LoopNest) or nest.inner or len(nest.statements) != 1 or not nest.outer:
         return None
     (store,) = nest.statements
     everywhere = Linear(0, tuple(enumerate(contiguous(nest.outer))))
     whole = dims.product(nest.outer) == program.buffers[kernel.slots[0]].size
     if not isinstance(store, Store) or store.guard is not None or store.offset != everywhere or not whole:
         return None
-    if store.body.dtype not in STORED:
-        return None
+    places = _vector_places(work, nest.outer[-1])
+    others = [number for number in reader.slots[1:] if number != kernel.slots[0]]
+    static, changed = program.static_buffers(), {}
     for node in ex.walk([store.body]):
         if node.kind in ("axis", "dim"):
             return None
-        if node.kind == "load" and (node.attr.guarded or offset_of(node) != everywhere):
+        if node.kind != "load":
+            continue
+        number, line = reader.slots[node.attr.slot], offset_of(node)
+        if number == kernel.slots[0] and line == everywhere and not node.attr.guarded:
+            changed[node] = accumulated(node.dtype)
+        elif places and number in static and line == Linear(0, ((len(nest.outer) - 1, 1),)) and not node.attr.guarded:
+            changed[node] = load(len(kernel.slots) + others.index(number), places, node.dtype)
+        else:
             return None
-    if any(node.kind == "load" and reader.slots[node.attr.slot] != kernel.slots[0] for node in ex.walk([store.body])):
+    return ex.rewrite(store.body, lambda node, _: changed.get(node)) if store.body.dtype in STORED else None
+
+
+def _vector_places(work: FusedAttention, length: Dim) -> Linear | None:
+    """Where in a vector along rows of so many results an element is, in axes of the work; None if rows are no such
+    heads and features."""
+    line = work.out[1]
+    inside = tuple((n, c) for n, c in line.axes if dims.exact_div(c, length) is None)
+    near = {1: work.value_features, 3: 1} if length != work.value_features else {3: 1}
+    if not isinstance(length, int) or dict(inside) != near or line.others or line.const != 0:
         return None
-    return ex.rewrite(store.body, lambda node, _: accumulated(node.dtype) if node.kind == "load" else None)
+    if 1 in near and dims.mul(work.heads, work.value_features) != length:
+        return None
+    return Linear(0, tuple((FusedAttention.TAIL_FEATURE if n == 3 else n, c) for n, c in inside))
