@@ -335,7 +335,9 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
-        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster), *body, "}"])
+        return "\n".join(
+            [*code.functions.values(), *self.head(record, bindings, name, lanes, code.cluster), *body, "}"]
+        )
 
     def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1) -> list[str]:
         """The first lines of a kernel."""
