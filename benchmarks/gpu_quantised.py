@@ -98,9 +98,14 @@ def _packed(columns: int, depth: int, bits: int, block: int) -> tuple[Array, Arr
     return drawn, np.full((columns, depth // block), step, np.float32)
 
 
+@cache
+def _decoder_weights(layers: int) -> dict[str, Array]:
+    return decoder_weights(QWEN3_06B | {"num_hidden_layers": layers})
+
+
 def decoder_graph(kind: str, layers: int) -> Graph:
     config = QWEN3_06B | {"num_hidden_layers": layers}
-    graph = decoder(Config.of(config), decoder_weights(config), caches=True)
+    graph = decoder(Config.of(config), _decoder_weights(layers), caches=True)
     bits, block = DECODERS[kind]
     return in_blocks(graph, bits, block) if block else graph
 
