@@ -25,10 +25,9 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from rlx.ir.symbols import symbols_within
 from tools.fuzz import oracle, padded, rows
 from tools.fuzz.data import Recipe
-from tools.fuzz.program import EVERY, Binding, How, Program
+from tools.fuzz.program import EVERY, Binding, How, Program, drop_unused
 
 RAGGED = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 SMALL = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8)
@@ -484,23 +483,6 @@ EXTRAS = {
 
 def all_int(shape: Sequence[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
-
-
-def drop_unused(graph: Graph) -> None:
-    """Takes out inputs and params that nothing reads and no dim hangs on."""
-    leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
-    spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
-    used: set[str] = set()
-    idle = set()
-    for value in (*graph.inputs, *graph.params):
-        has = {str(d) for d in value.shape}
-        if graph.use_count(value) or has & (spoken - used):
-            used |= has
-        else:
-            idle.add(value.name)
-    graph.drop_leaves(idle)
-    known = set(graph.symbols)
-    graph.equalities = [e for e in graph.equalities if dims.symbols(e.left) | dims.symbols(e.right) <= known]
 
 
 def generate(seed: int, device: str = "") -> Program:
