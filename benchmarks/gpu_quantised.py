@@ -1,24 +1,32 @@
-"""Quantised nets on a GPU against the same nets in floats of 16 bits: ms a call, and bytes of weights.
+"""Quantised nets on a GPU against the same nets in floats of 16 bits: ms a call, errors, and bytes of weights.
 
     python -m benchmarks.gpu_quantised [--only NAME] [--context 1024] [--rounds 64] [--kernels] [--list]
 
+MiniLM and BERT-base run in f16, and with products of bytes, whose ranges are those of a calibration or of each row. A
+`call` begins and ends with NumPy, `in a row` is the time of one of many calls whose results stay on the device. Errors
+are those of the last hidden state of one sentence of 128 tokens against f64, as parts of its norm.
+
 A decoder of the shape of Qwen3-0.6B has weights of 4 or 8 bits, in blocks with a scale each, for all its products, or
-bf16; a call is a step of one token, or a prompt of 512. MiniLM runs in f16 and with products of bytes. Programs take
-turns. --list compiles nothing for a device and needs none: kernels of each program, of two layers, and bytes of weights
-that `main` reads.
+bf16; a call is a step of one token, or a prompt of 512.
+
+Programs take turns. --only encoders, --only decoder, --only BERT-base and the like choose some. --list needs no
+device: kernels of each program, of two layers, and bytes of weights that `main` reads. --kernels shows those that take
+longest.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 
 import rlx
-from benchmarks.random_weights import MINILM, QWEN3_06B, decoder_weights, encoder_weights
+from benchmarks.random_weights import BERT, MINILM, QWEN3_06B, decoder_weights, encoder_weights
 from benchmarks.turns import measure
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import build
@@ -27,20 +35,29 @@ from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Param
+from rlx.models.bert import Config as EncoderConfig
 from rlx.models.bert import encoder
 from rlx.models.context import Context
 from rlx.models.llama import decoder
 from rlx.models.llama_config import Config
 from rlx.ops.linalg import Matmul
 from rlx.ops.shape import Transpose
+from rlx.ops.transcendental import Erf
 from rlx.passes.driver import Rebuild
 from rlx.runtime.quantised import quantised
 
 PROMPT = 512
 DECODERS = {"bf16": (16, 0), "4 bits, 32": (4, 32), "4 bits, 128": (4, 128), "8 bits, 32": (8, 32)}
 """Bits, and elements of a block."""
-ENCODERS = ("f16", "int8")
-SHAPES = ((1, 16), (1, 128), (32, 128))
+ENCODERS = {"MiniLM": MINILM, "BERT-base": BERT}
+KINDS: dict[str, tuple[Literal["f16", "int8"], bool]] = {
+    "f16": ("f16", False), "int8 static": ("int8", True), "int8 dynamic": ("int8", False),
+}  # fmt: skip
+"""Precision, and whether there is a calibration."""
+SHAPES = ((1, 128), (32, 128))
+CALIBRATION = (2, 64)
+"""Sentences and tokens of the runs that ranges come from."""
+IN_A_ROW = 20
 
 
 def in_blocks(graph: Graph, bits: int, block: int) -> Graph:
@@ -52,7 +69,8 @@ def in_blocks(graph: Graph, bits: int, block: int) -> Graph:
             rebuild.keep(node)
             continue
         first = len(rebuild.new.nodes)
-        packed, scale = _packed(graph.data[weight.name].astype(np.float32), bits, block)
+        columns, depth = graph.data[weight.name].shape
+        packed, scale = _packed(columns, depth, bits, block)
         scale = scale.astype(weight.dtype.numpy)
         x, new = rebuild[node.inputs[0]], rebuild.new
         parameters = [
@@ -72,26 +90,58 @@ def _weight(node: Node) -> Value | None:
     return source if isinstance(source.op, Param) and source.rank == 2 else None
 
 
-def _packed(weight: Array, bits: int, block: int) -> tuple[Array, Array]:
-    """Bytes, the low bits first, and the scale of each block of a row."""
-    columns, depth = weight.shape
-    blocks = weight.reshape(columns, depth // block, block)
-    half = 1 << (bits - 1)
-    scale = np.abs(blocks).max(-1, keepdims=True) / (half - 1)
-    whole = (np.clip(np.rint(blocks / scale), -half, half - 1) + half).astype(np.uint8).reshape(columns, depth)
-    packed = whole if bits == 8 else whole[:, ::2] | whole[:, 1::2] << 4
-    return packed, scale[..., 0]
+@cache
+def _packed(columns: int, depth: int, bits: int, block: int) -> tuple[Array, Array]:
+    """Bytes by chance, and the scale of each block of a row, with which a row's norm is about 1."""
+    drawn = np.random.default_rng(columns).integers(0, 256, (columns, depth * bits // 8), np.uint8)
+    step = np.sqrt(12 / depth) / (1 << bits)
+    return drawn, np.full((columns, depth // block), step, np.float32)
+
+
+@cache
+def _decoder_weights(layers: int) -> dict[str, Array]:
+    return decoder_weights(QWEN3_06B | {"num_hidden_layers": layers})
 
 
 def decoder_graph(kind: str, layers: int) -> Graph:
     config = QWEN3_06B | {"num_hidden_layers": layers}
-    graph = decoder(Config.of(config), decoder_weights(config), caches=True)
+    graph = decoder(Config.of(config), _decoder_weights(layers), caches=True)
     bits, block = DECODERS[kind]
     return in_blocks(graph, bits, block) if block else graph
 
 
-def encoder_graph() -> Graph:
-    return encoder(MINILM, encoder_weights(MINILM))
+def exact(config: EncoderConfig, w: dict[str, Array], ids: Array) -> Array:
+    """The last hidden state in f64."""
+    heads, size = config.num_attention_heads, config.hidden_size
+
+    def norm(x: Array, name: str) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        spread = np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
+        return np.asarray(centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"])
+
+    def linear(x: Array, name: str) -> Array:
+        return np.asarray(x @ w[f"{name}.weight"].astype(np.float64).T + w[f"{name}.bias"])
+
+    x = w["embeddings.word_embeddings.weight"].astype(np.float64)[ids] + w["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x + w["embeddings.position_embeddings.weight"][: ids.shape[1]], "embeddings.LayerNorm")
+    for layer in range(config.num_hidden_layers):
+        at = f"encoder.layer.{layer}"
+        parts = (linear(x, f"{at}.attention.self.{part}") for part in ("query", "key", "value"))
+        q, k, v = (part.reshape(*ids.shape, heads, size // heads).transpose(0, 2, 1, 3) for part in parts)
+        scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(size // heads)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (powers / powers.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = norm(x + linear(mixed, f"{at}.attention.output.dense"), f"{at}.attention.output.LayerNorm")
+        hidden = linear(x, f"{at}.intermediate.dense")
+        hidden = hidden * 0.5 * (1 + Erf().reference(hidden / np.sqrt(2)))
+        x = norm(x + linear(hidden, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+    return x
+
+
+def given(config: EncoderConfig, batch: int, length: int, seed: int = 1) -> list[Array]:
+    """Tokens by chance, all of which count."""
+    ids = np.random.default_rng(seed).integers(0, config.vocab_size, (batch, length))
+    return [ids, np.ones_like(ids)]
 
 
 def told(name: str, graph: Graph, options: Options) -> str:
@@ -112,19 +162,19 @@ def show_kernels(model: Any, inputs: Any) -> None:
         print(f"  {tenths / 10:9.1f} us  {name}")
 
 
-def measure_decoders(given: argparse.Namespace) -> None:
+def measure_decoders(chosen: argparse.Namespace) -> None:
     contexts: dict[str, Context] = {}
     random = np.random.default_rng(1)
-    ids = random.integers(0, QWEN3_06B["vocab_size"], (1, given.context))
+    ids = random.integers(0, QWEN3_06B["vocab_size"], (1, chosen.context))
     for kind in DECODERS:
-        if given.only in f"decoder {kind}":
+        if chosen.only in f"decoder {kind}":
             session = rlx.Session("cuda")
-            session = session.with_options(replace(session.options, profile=given.kernels))
+            session = session.with_options(replace(session.options, profile=chosen.kernels))
             program = session.compile(decoder_graph(kind, QWEN3_06B["num_hidden_layers"]))
             contexts[kind] = Context(program, QWEN3_06B["max_position_embeddings"])
             contexts[kind].feed(ids[:, :PROMPT])
             contexts[kind].feed(ids[:, :1])
-    if given.kernels:
+    if chosen.kernels:
         for kind, context in contexts.items():
             print(f"decoder {kind}")
             cached = np.zeros(context.length, np.uint8)
@@ -136,30 +186,61 @@ def measure_decoders(given: argparse.Namespace) -> None:
         context.feed(ids[:, :PROMPT])
 
     def step(context: Context) -> None:
-        context.length = given.context - 1
+        context.length = chosen.context - 1
         context.feed(ids[:, :1])
 
     for what, call in (("prompt", prompt), ("step", step)):
         calls = {kind: (lambda context=context, call=call: call(context)) for kind, context in contexts.items()}
         measure(calls, 3)
-        for kind, ms in measure(calls, given.rounds).items():
+        for kind, ms in measure(calls, chosen.rounds).items():
             print(f"decoder {kind:12} {what:7} {ms:.3f} ms", flush=True)
 
 
-def measure_encoders(given: argparse.Namespace) -> None:
-    graph = encoder_graph()
-    models = {
-        precision: rlx.Session("cuda", precision=precision).compile(graph).select(["last_hidden_state"])
-        for precision in ENCODERS
-        if given.only in f"MiniLM {precision}"
-    }
-    for batch, length in SHAPES if models else ():
-        ids = np.random.default_rng(1).integers(0, MINILM.vocab_size, (batch, length))
-        inputs = [ids, np.ones_like(ids)]
-        calls = {name: (lambda model=model, inputs=inputs: model.run(inputs)) for name, model in models.items()}
-        measure(calls, 3)
-        for name, ms in measure(calls, given.rounds).items():
-            print(f"MiniLM {batch}x{length} {name:6} {ms:.3f} ms", flush=True)
+def measure_encoders(chosen: argparse.Namespace) -> None:
+    for net, config in ENCODERS.items():
+        kinds = [kind for kind in KINDS if chosen.only in f"encoders {net} {kind}"]
+        if not kinds:
+            continue
+        weights = encoder_weights(config)
+        graph = encoder(config, weights)
+        examples = [given(config, *CALIBRATION, seed=2)]
+        models: dict[str, Any] = {}
+        for kind in kinds:
+            precision, calibrated = KINDS[kind]
+            session = rlx.Session("cuda", precision=precision, calibration=examples if calibrated else None)
+            session = session.with_options(replace(session.options, profile=chosen.kernels))
+            models[kind] = session.compile(graph).select(["last_hidden_state"])
+        if chosen.kernels:
+            for (batch, length), kind in itertools.product(SHAPES, models):
+                print(f"{net} {batch}x{length} {kind}")
+                show_kernels(models[kind], given(config, batch, length))
+            continue
+        sentence = given(config, 1, 128)
+        wanted = exact(config, weights, sentence[0])
+        for kind, model in models.items():
+            made = np.asarray(model.run(sentence)[0])
+            error = np.linalg.norm(made - wanted) / np.linalg.norm(wanted)
+            print(f"{net} {kind:12} error {error:.1e}", flush=True)
+        for batch, length in SHAPES:
+            for what, times in _times(models, given(config, batch, length), chosen.rounds).items():
+                shown = ", ".join(f"{kind} {ms:.3f}" for kind, ms in times.items())
+                print(f"{net} {batch}x{length} {what:8} {shown} ms", flush=True)
+
+
+def _times(models: dict[str, Any], inputs: list[Array], rounds: int) -> dict[str, dict[str, float]]:
+    """Medians in ms, of calls with NumPy and of many in a row."""
+    calls = {kind: (lambda model=model: model.run(inputs)) for kind, model in models.items()}
+    rows = {kind: (lambda model=model: _in_a_row(model, inputs)) for kind, model in models.items()}
+    measure(calls, 3)
+    measure(rows, 2)
+    row_ms = {kind: ms / IN_A_ROW for kind, ms in measure(rows, -(-rounds // 4)).items()}
+    return {"call": measure(calls, rounds), "in a row": row_ms}
+
+
+def _in_a_row(model: Any, inputs: list[Array]) -> None:
+    for _ in range(IN_A_ROW):
+        results = model.run(inputs, outputs="device")
+    np.asarray(results[0])
 
 
 def main() -> None:
@@ -167,23 +248,24 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose names hold this")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=64)
-    parser.add_argument("--kernels", action="store_true", help="of a decoder's step")
+    parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--list", action="store_true")
-    given = parser.parse_args()
-    if not given.list:
-        measure_decoders(given)
-        if not given.kernels:
-            measure_encoders(given)
+    chosen = parser.parse_args()
+    if not chosen.list:
+        measure_encoders(chosen)
+        measure_decoders(chosen)
         return
+    for net, config in ENCODERS.items():
+        small = replace(config, num_hidden_layers=2)
+        graph = encoder(small, encoder_weights(small))
+        for kind, (precision, calibrated) in KINDS.items():
+            if chosen.only in f"encoders {net} {kind}":
+                examples = [given(config, *CALIBRATION, seed=2)] if calibrated else []
+                meant = quantised(graph, examples) if precision == "int8" else graph
+                print(told(f"{net} {kind}", meant, Options(precision=precision)), flush=True)
     for kind in DECODERS:
-        if given.only in f"decoder {kind}":
+        if chosen.only in f"decoder {kind}":
             print(told(f"decoder {kind}", decoder_graph(kind, 2), Options()), flush=True)
-    graph = encoder_graph()
-    for precision in ENCODERS:
-        if given.only in f"MiniLM {precision}":
-            meant = quantised(graph) if precision == "int8" else graph
-            options = Options() if precision == "int8" else Options(precision=precision)
-            print(told(f"MiniLM {precision}", meant, options), flush=True)
 
 
 if __name__ == "__main__":

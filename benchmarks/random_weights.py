@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -23,17 +24,21 @@ SMOLLM2: dict[str, Any] = {
     "rope_theta": 1e5, "tie_word_embeddings": True, "hidden_act": "silu",
 }  # fmt: skip
 
+DRAWN_ROWS = 8192
+"""Of a matrix, behind which they come again: a vocabulary's are drawn for longer than all else takes."""
+
 
 def decoder_weights(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Those of a decoder, in bf16."""
+    """Those of a decoder, in bf16; matrices of one shape are the same array, of which rows come again."""
     random = np.random.default_rng(0)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     size = config.get("head_dim", hidden // config["num_attention_heads"])
     heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
 
+    @cache
     def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
-        drawn = random.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
-        return drawn.astype(ml_dtypes.bfloat16)
+        drawn = random.standard_normal((min(rows, DRAWN_ROWS), columns), np.float32) / np.float32(np.sqrt(columns))
+        return np.resize(drawn.astype(ml_dtypes.bfloat16), (rows, columns))
 
     arrays = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden)}
     ones = {"model.norm.weight": hidden}
@@ -52,7 +57,7 @@ def decoder_weights(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def encoder_weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:
-    """Those of an encoder, in f32."""
+    """Those of an encoder, in f32; rows of large matrices come again."""
     random = np.random.default_rng(0)
     size, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
@@ -60,7 +65,12 @@ def encoder_weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:
         "embeddings.position_embeddings": (config.max_position_embeddings, size),
         "embeddings.token_type_embeddings": (config.type_vocab_size, size),
     }
-    arrays = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
+
+    def normal(*shape: int, scale: float = 1.0) -> np.ndarray[Any, Any]:
+        drawn = random.standard_normal((min(shape[0], DRAWN_ROWS), *shape[1:]), np.float32) * np.float32(scale)
+        return np.resize(drawn, shape)
+
+    arrays = {f"{name}.weight": normal(*shape) for name, shape in shapes.items()}
     linears: dict[str, tuple[int, int]] = {}
     norms = ["embeddings.LayerNorm"]
     for layer in range(config.num_hidden_layers):
@@ -70,9 +80,9 @@ def encoder_weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:
         linears |= {f"{prefix}.output.dense": (size, inner)}
         norms += [f"{prefix}.attention.output.LayerNorm", f"{prefix}.output.LayerNorm"]
     for name, shape in linears.items():
-        arrays[f"{name}.weight"] = random.standard_normal(shape) / np.sqrt(shape[1])
-        arrays[f"{name}.bias"] = random.standard_normal(shape[0]) * 0.02
+        arrays[f"{name}.weight"] = normal(*shape, scale=shape[1] ** -0.5)
+        arrays[f"{name}.bias"] = normal(shape[0], scale=0.02)
     for name in norms:
-        arrays[f"{name}.weight"] = 1 + random.standard_normal(size) * 0.02
-        arrays[f"{name}.bias"] = random.standard_normal(size) * 0.02
-    return {name: array.astype(np.float32) for name, array in arrays.items()}
+        arrays[f"{name}.weight"] = np.float32(1) + normal(size, scale=0.02)
+        arrays[f"{name}.bias"] = normal(size, scale=0.02)
+    return arrays

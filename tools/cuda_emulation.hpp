@@ -125,6 +125,10 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+
 inline unsigned __float_as_uint(float x) { return emulation::same_bits<unsigned>(x); }
 inline int __float_as_int(float x) { return emulation::same_bits<int>(x); }
 inline float __uint_as_float(unsigned x) { return emulation::same_bits<float>(x); }

@@ -14,26 +14,25 @@ inline void commit_products() {}
 template <int under_way>
 void await_products() {}
 
-template <int tiles>
-void hold(float (&)[tiles][4]) {}
+template <class T, int tiles>
+void hold(T (&)[tiles][4]) {}
 
 namespace emulation {
 
-// The two elements of a row from an even number on.
-inline unsigned pair_of(unsigned long long matrix, unsigned row, unsigned k) {
+// The word of a row from a byte on.
+inline unsigned word_of(unsigned long long matrix, unsigned row, unsigned byte) {
   const unsigned long long stride = (matrix >> 48) << 4;
-  const unsigned long long place = (matrix & 0xffffffffffffull) + row / 8 * stride + row % 8 * 64 + 2 * k;
+  const unsigned long long place = (matrix & 0xffffffffffffull) + row / 8 * stride + row % 8 * 64 + byte;
   return *(const unsigned*)(place ^ (place >> 7 & 3) << 4);
 }
 
-template <float decode(unsigned), int tiles>
-void multiply_together(float (&c)[tiles][4], unsigned long long a, unsigned long long b) {
+template <class T, T product(unsigned, unsigned), int tiles>
+void multiply_together(T (&c)[tiles][4], unsigned long long a, unsigned long long b) {
   const unsigned own = threadIdx.x % warp, first_row = threadIdx.x / warp % 4 * 16;
   for (int i = 0; i < 4 * tiles; i++) {
     const unsigned row = first_row + own / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + own % 4 * 2 + i % 2;
-    for (unsigned k = 0; k < 16; k += 2) {
-      const unsigned x = pair_of(a, row, k), y = pair_of(b, column, k);
-      c[i / 4][i % 4] += decode(x & 0xffff) * decode(y & 0xffff) + decode(x >> 16) * decode(y >> 16);
+    for (unsigned byte = 0; byte < 32; byte += 4) {
+      c[i / 4][i % 4] += product(word_of(a, row, byte), word_of(b, column, byte));
     }
   }
 }
@@ -42,10 +41,30 @@ void multiply_together(float (&c)[tiles][4], unsigned long long a, unsigned long
 
 template <int tiles>
 void warpgroup_mma_f16(float (&c)[tiles][4], unsigned long long a, unsigned long long b) {
-  emulation::multiply_together<decode_f16>(c, a, b);
+  emulation::multiply_together<float, emulation::of_halves<decode_f16>>(c, a, b);
 }
 
 template <int tiles>
 void warpgroup_mma_bf16(float (&c)[tiles][4], unsigned long long a, unsigned long long b) {
-  emulation::multiply_together<decode_bf16>(c, a, b);
+  emulation::multiply_together<float, emulation::of_halves<decode_bf16>>(c, a, b);
+}
+
+template <int tiles>
+void warpgroup_mma_u8_u8(int (&c)[tiles][4], unsigned long long a, unsigned long long b) {
+  emulation::multiply_together<int, emulation::of_bytes<unsigned char, unsigned char>>(c, a, b);
+}
+
+template <int tiles>
+void warpgroup_mma_u8_i8(int (&c)[tiles][4], unsigned long long a, unsigned long long b) {
+  emulation::multiply_together<int, emulation::of_bytes<unsigned char, signed char>>(c, a, b);
+}
+
+template <int tiles>
+void warpgroup_mma_i8_u8(int (&c)[tiles][4], unsigned long long a, unsigned long long b) {
+  emulation::multiply_together<int, emulation::of_bytes<signed char, unsigned char>>(c, a, b);
+}
+
+template <int tiles>
+void warpgroup_mma_i8_i8(int (&c)[tiles][4], unsigned long long a, unsigned long long b) {
+  emulation::multiply_together<int, emulation::of_bytes<signed char, signed char>>(c, a, b);
 }

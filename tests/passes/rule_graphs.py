@@ -56,6 +56,7 @@ def convolved(x: Value, w: Value) -> Value:
 GRAPHS.update({
     "simplify/cast-to-same": lambda g: ops.cast(f32(g), to="f32"),
     "simplify/cast-of-exact-cast": lambda g: ops.cast(ops.cast(f32(g), to="f64"), to="f32"),
+    "simplify/widen-behind-moves": lambda g: ops.exp(f32(g)).cast("f16").cast("f32").T * 2.0,
     "simplify/narrow-before-moves": lambda g: ops.cast(ops.exp(f32(g)).T, to="f16"),
     "simplify/multiply-by-one": lambda g: f32(g) * 1.0,
     "simplify/divide-by-one": lambda g: f32(g) / 1.0,
@@ -127,6 +128,7 @@ GRAPHS.update({
         lambda g: ops.dot_general(f32(g), weight(g, "w", 2, 4), lhs_contract=(1,), rhs_contract=(1,)),
     "layout/convolution": lambda g: convolution(g),
     "narrow-activations/activation": lambda g: pooled_convolution(g),
+    "narrow-rows/rows": lambda g: rows_in_bytes(g),
     "narrow-norms/norm": lambda g: normed_between_products(g),
     "layout/follow": lambda g: ops.relu(convolution(g)),
     "raise-activation/gelu": lambda g: (x := f32(g)) * 0.5 * (ops.erf(x / math.sqrt(2)) + 1.0),
@@ -173,6 +175,13 @@ def normed_between_products(g: Graph) -> Value:
     given = product(f32(g), "w") + 1.0
     y: Value = ops.layer_norm(given, weight(g, "scale", 4), weight(g, "bias", 4), epsilon=1e-5)
     return y + product(y, "v")
+
+
+def rows_in_bytes(g: Graph) -> Value:
+    """What a product of narrow floats makes, by the greatest of each row."""
+    product = (f32(g).cast("f16") @ weight(g, "w", 4, 6).cast("f16")).cast("f32")
+    most = ops.reduce_max(ops.relu(product), axes=(1,), keepdims=True) + 1.0
+    return ops.round(ops.relu(product) * (255.0 / most)).cast("u8").cast("f32") * most * (1 / 255)
 
 
 def instances_of_groups(g: Graph) -> Value:

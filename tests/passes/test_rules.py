@@ -27,6 +27,7 @@ from rlx.ops.transcendental import Exp
 from rlx.passes.driver import Pass, Report, Rules
 from rlx.passes.hoist import Hoist
 from rlx.passes.narrow_activations import NarrowActivations
+from rlx.passes.narrow_rows import NarrowRows
 from rlx.passes.pipeline import joined, layout, optimise, standard
 from rlx.passes.precision import Policy
 from rlx.passes.quantise import Quantise, Range, products
@@ -107,11 +108,11 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
         "narrow-norms": lambda node: None,
     }
     passes: list[Pass] = standard(
-        (lambda node: mlx and isinstance(node.op, PackedMatmul)), policies.get(of), narrows=True
+        (lambda node: mlx and isinstance(node.op, PackedMatmul)), policies.get(of), narrows=dtypes.f16
     )
     more: dict[str, list[Pass]] = {
         "layout": layout(), "joins": joined(), "transpose-weights": [TransposeWeights()], "hoist": [Hoist()],
-        "narrow-activations": [NarrowActivations()],
+        "narrow-activations": [NarrowActivations()], "narrow-rows": [NarrowRows()],
     }  # fmt: skip
     passes = [packed.weights, *passes, packed.normal] if mlx else [*passes, *more.get(of, [])]
     if of == "quantise":  # before all others, as it changes what is meant
@@ -149,7 +150,7 @@ def test_a_rewrite_happens_and_changes_no_result(name: str) -> None:
     off, without = optimised(graph, name, off=name)
     verify(off)
     assert name not in without.rewrites
-    close = {"quantise": STEPS, "narrow-norms": HALVES}.get(name.partition("/")[0], CLOSE)
+    close = {"quantise": STEPS, "narrow-norms": HALVES, "narrow-rows": STEPS}.get(name.partition("/")[0], CLOSE)
     for each_graph in (on, off):
         for a, b in zip(run(each_graph, inputs), expected, strict=True):
             assert_close(a, b, close)

@@ -31,7 +31,10 @@ HALVES = (
     TileLayout(16, 64, (4, 1, 1), 64, 3, together=True), TileLayout(16, 32, (4, 1, 1), 64, 8, together=True),
     TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2),
 )  # fmt: skip
-BYTES = (TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64), TileLayout(32, 32, (2, 2, 2), 128, 3, chunk=64))
+BYTES = (
+    TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64), TileLayout(32, 32, (2, 2, 2), 128, 3, chunk=64),
+    TileLayout(16, 64, (4, 1, 1), 128, 3, True, 64), TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64, splits=2),
+)  # fmt: skip
 
 
 @cache

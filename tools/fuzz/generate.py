@@ -25,10 +25,9 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from rlx.ir.symbols import symbols_within
 from tools.fuzz import oracle, padded, rows
 from tools.fuzz.data import Recipe
-from tools.fuzz.program import EVERY, Binding, How, Program
+from tools.fuzz.program import EVERY, Binding, How, Program, drop_unused
 
 RAGGED = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 SMALL = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8)
@@ -40,6 +39,8 @@ DISABLE = (
     "raise-norm", "raise-activation", "raise-attention", "raise-quantised", "masks", "layout", "dce", "precision",
     "operands", "long-reductions", "winograd", "twiddles", "collapse", "hoist",
 )  # fmt: skip
+ENCODERS = 0.03
+"""Of programs are encoders in bytes, on devices that have any."""
 BINDINGS = (1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65)
 
 EMULATED = "cuda-emulated"
@@ -484,37 +485,26 @@ def all_int(shape: Sequence[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
-def drop_unused(graph: Graph) -> None:
-    """Takes out inputs and params that nothing reads and no dim hangs on."""
-    leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
-    spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
-    used: set[str] = set()
-    idle = set()
-    for value in (*graph.inputs, *graph.params):
-        has = {str(d) for d in value.shape}
-        if graph.use_count(value) or has & (spoken - used):
-            used |= has
-        else:
-            idle.add(value.name)
-    graph.drop_leaves(idle)
-    known = set(graph.symbols)
-    graph.equalities = [e for e in graph.equalities if dims.symbols(e.left) | dims.symbols(e.right) <= known]
-
-
 def generate(seed: int, device: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions for the emulated device, whose kernels take a compiler a second each."""
+    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
-    only_windows = device == EMULATED
+    is_encoder = random.Random(f"encoder {seed}").random() < (0.5 if device == EMULATED else ENCODERS)
+    only_windows = device == EMULATED and not is_encoder
     while not maker.made:
-        if only_windows:
+        if is_encoder:
+            maker.grow(1, [(1.0, encoders.net)])
+        elif only_windows:
             maker.grow(1, [(1.0, windows.net_of_windows)])
         else:
             maker.grow(nodes)
     maker.outputs()
     graph = maker.graph
     drop_unused(graph)
+    if is_encoder:
+        graph = encoders.in_bytes(graph, seed, maker._inputs, maker._params)
+        drop_unused(graph)
     recipes = {v.name: maker.recipes[v.name] for v in (*graph.inputs, *graph.params)}
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
@@ -524,4 +514,4 @@ def generate(seed: int, device: str = "") -> Program:
     return Program(graph, recipes, bindings, how, seed)
 
 
-from tools.fuzz import control, core, nets, other, windows  # noqa: E402, F401  # they register families
+from tools.fuzz import control, core, encoders, nets, other, windows  # noqa: E402, F401  # they register families

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
+from rlx.ir.symbols import symbols_within
 from rlx.runtime.session import Precision
 from tools.fuzz.data import Recipe
 
@@ -57,3 +58,20 @@ class Program:
         if change and recipe.array is None:
             recipe = Recipe(recipe.kind, recipe.seed + change, recipe.low, recipe.high)
         return recipe.make(tuple(dims.evaluate(d, binding) for d in value.shape), value.dtype)
+
+
+def drop_unused(graph: Graph) -> None:
+    """Takes out inputs and params that nothing reads and no dim hangs on."""
+    leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
+    spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
+    used: set[str] = set()
+    idle = set()
+    for value in (*graph.inputs, *graph.params):
+        has = {str(d) for d in value.shape}
+        if graph.use_count(value) or has & (spoken - used):
+            used |= has
+        else:
+            idle.add(value.name)
+    graph.drop_leaves(idle)
+    known = set(graph.symbols)
+    graph.equalities = [e for e in graph.equalities if dims.symbols(e.left) | dims.symbols(e.right) <= known]

@@ -23,8 +23,7 @@ from rlx.ir.substitute import type_with_dims, with_dims
 from rlx.ir.type import TensorType
 from tools.fuzz import oracle
 from tools.fuzz.data import Recipe
-from tools.fuzz.generate import drop_unused
-from tools.fuzz.program import How, Program
+from tools.fuzz.program import How, Program, drop_unused
 
 Fails = Callable[[Program], bool]
 

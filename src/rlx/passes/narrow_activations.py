@@ -8,7 +8,7 @@ window may change places, so pools of rounded values are exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -30,23 +30,27 @@ class NarrowActivations(Pass):
         return with_rounded(graph, stored)
 
 
-def with_rounded(graph: Graph, stored: Mapping[Value, DType]) -> Graph:
-    """The graph with some values rounded to a dtype, and widened again for all that read them."""
+def with_rounded(graph: Graph, stored: Mapping[Value, DType], exact: Container[int] = ()) -> Graph:
+    """The graph with some values rounded to a dtype, and widened again for all that read them, but for nodes with one
+    result whose ids are in `exact`."""
     if not stored:
         return graph
     rebuild = Rebuild(graph)
+    whole: dict[Value, Value] = {}
     for node in graph.nodes:
         value = node.outputs[0]
-        if value not in stored:
+        if value not in stored and id(node) not in exact:
             rebuild.keep(node)
             continue
         first = len(rebuild.new.nodes)
-        operands = [rebuild[v] for v in node.inputs]
-        if _picks(node) and node.inputs[0] in stored:
+        operands = [whole[v] if id(node) in exact and v in whole else rebuild[v] for v in node.inputs]
+        if value in stored and _picks(node) and node.inputs[0] in stored:
             operands = [v.cast(stored[value]) for v in operands]
         made = rebuild.new.add(node.op, *operands)
         assert isinstance(made, Value)
-        rebuild.replace(node, made.cast(stored[value]).cast(value.dtype), first=first)
+        whole[value] = made
+        rounded = made.cast(stored[value]).cast(value.dtype) if value in stored else made
+        rebuild.replace(node, rounded, first=first)
     return rebuild.finish()
 
 

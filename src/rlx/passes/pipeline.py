@@ -30,6 +30,7 @@ from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots, MergePacked
 from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.narrow_norms import NarrowNorms
+from rlx.passes.narrow_rows import NarrowRows
 from rlx.passes.precision import Policy, Precision
 from rlx.passes.quantise import Quantise
 from rlx.passes.specialise import assume_equal
@@ -67,12 +68,13 @@ def raise_composites() -> list[Pass]:
     ]
 
 
-def legalise(claims: Claims = no_claims, policy: Policy | None = None, narrows: bool = False) -> list[Pass]:
+def legalise(claims: Claims = no_claims, policy: Policy | None = None, narrows: DType | None = None) -> list[Pass]:
     """Primitives, and the composites that `claims` says. `policy` tells the dtype that a node computes in, where it is
-    another than its own, and `narrows` whether norms between such nodes read and make that dtype, too."""
+    another than its own, and `narrows` that norms between such nodes read and make that dtype, too, and as which one
+    products of bytes count there."""
     return [
         Precision(policy),
-        *([NarrowNorms()] if narrows and policy is not None else []),
+        *([NarrowNorms(narrows)] if narrows and policy is not None else []),
         Decompose(claims),
         simplify.rules,
         Fold(),
@@ -87,10 +89,10 @@ def layout(pads: Collection[DType] = ()) -> list[Pass]:
     return [ChannelsLast(pads), simplify.rules, Fold(), Cse()]
 
 
-def narrowed(policy: Policy | None = None) -> list[Pass]:
-    """Activations of nets of convolutions in their dtype, where a policy has made that narrow: for targets that have
-    instructions for such floats."""
-    return [NarrowActivations(), simplify.rules, Cse()] if policy is not None else []
+def narrowed(to: DType | None) -> list[Pass]:
+    """Activations of nets of convolutions in their dtype, where a policy has made that narrow, and rows that become
+    bytes in `to`, the policy's: for targets that have instructions for such floats."""
+    return [NarrowActivations(), NarrowRows(to), simplify.rules, Cse()] if to is not None else []
 
 
 def joined() -> list[Pass]:
@@ -98,14 +100,14 @@ def joined() -> list[Pass]:
     return [joins.rules, simplify.rules, Fold(), Cse()]
 
 
-def standard(claims: Claims = no_claims, policy: Policy | None = None, narrows: bool = False) -> list[Pass]:
+def standard(claims: Claims = no_claims, policy: Policy | None = None, narrows: DType | None = None) -> list[Pass]:
     """What every target wants."""
     return [*canonicalise(claims), *raise_composites(), *legalise(claims, policy, narrows)]
 
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    others = (MergePacked(), NarrowActivations(), NarrowNorms(), TransposeWeights(), Hoist(), Quantise())
+    others = (MergePacked(), NarrowActivations(), NarrowNorms(), NarrowRows(), TransposeWeights(), Hoist(), Quantise())
     return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 

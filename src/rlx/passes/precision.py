@@ -6,7 +6,7 @@ prepared. GPUs with kernels in C++ also round what convolutions lead to, and wha
 memory (`narrow_activations.py`, `narrow_norms.py`).
 With `f32_fast` the graph stays as it is, and targets with matrix units may make products of f32 of several
 ones of shorter floats, with errors of f32's size (`kernel.passes.float_parts`); others compute in f32.
-`int8` is no policy but another graph (`quantise.py`).
+`int8` is no policy but another graph (`quantise.py`), whose floats a target may narrow as with `f16`.
 """
 
 from __future__ import annotations

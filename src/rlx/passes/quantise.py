@@ -1,7 +1,8 @@
 """Products of f32 with weights become products of bytes: `precision="int8"`.
 
 Unlike other passes this one changes what a graph computes, on purpose. It runs before a graph is compiled
-(`runtime.quantised`), so that every device gets the same integers and gives the same numbers.
+(`runtime.quantised`), so that every device gets the same integers and gives the same numbers, but for what it has in 16
+bits between them.
 
 A weight is i8, symmetric, with a scale for each output channel: max |w| / 127. It depends on params alone, so it is
 worked out when weights are set, and these can be swapped as before. The other operand is u8 with a zero point, because

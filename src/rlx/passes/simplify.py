@@ -14,7 +14,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
-from rlx.ir.op import Elementwise
+from rlx.ir.op import LEAVES, Elementwise
 from rlx.ops import build
 from rlx.ops.elementwise import Abs, Add, BitwiseNot, Cast, Div, Mul, Neg, Reciprocal, Select, Sqrt, Square, Sub
 from rlx.ops.index import Gather
@@ -86,6 +86,17 @@ def narrow_first(x: Value, moved: Value, root: Value, graph: Graph) -> Value:
     result = graph.add(moved.op, x.cast(root.dtype))
     assert isinstance(result, Value)
     return result
+
+
+@rules.rule("widen-behind-moves", Is(MOVES, Is(Cast, x, name="wide", once=True)),
+            when=lambda x, wide: x.dtype.is_float and wide.dtype.is_float and holds_exactly(x.dtype, wide.dtype)
+            and not isinstance(x.op, LEAVES))  # fmt: skip
+def widen_last(x: Value, wide: Value, root: Value, graph: Graph) -> Value:
+    """What a run makes is moved in fewer bytes, and what reads the elements can widen them. Weights are kept as they
+    were found: they move once."""
+    result = graph.add(root.op, x)
+    assert isinstance(result, Value)
+    return result.cast(wide.dtype)
 
 
 # arithmetic

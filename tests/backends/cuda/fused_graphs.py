@@ -93,6 +93,12 @@ def windows(graph: Graph, batch: int | str = "n") -> None:
     graph.output(ops.conv(x, w, strides=(2, 1), dilations=(1, 1), low=(1, 1), high=(1, 0)).cast("f32"), name="y")
 
 
+def scaled_attention(graph: Graph, queries: int | str = "n") -> None:
+    """Attention whose result is scaled and widened, element by element."""
+    q, k, v = (graph.input(name, (2, 2, queries, HEAD), "f16") for name in "qkv")
+    graph.output(ops.attention(q, k, v).transpose(0, 2, 1, 3).cast("f32") * 2.0 + 1.0, name="y")
+
+
 def packed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
     """A weight of four bits."""
     x, random = graph.input("x", (rows, WIDTH), dtype), np.random.default_rng(0)
@@ -109,6 +115,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "row-prologues": normed_product,
     "side-by-side": two_norms,
     "float-parts": exact_product,
+    "attention-tails": scaled_attention,
     "pack-blocks": packed_product,
     "unpack-blocks": packed_product,
 }

@@ -14,6 +14,7 @@ from rlx.codegen.simt import team_attention
 from rlx.codegen.simt.module import cpp_module
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
+from rlx.kernel.ir.attention import FusedAttention
 
 from .emulated_driver import EmulatedDriver
 
@@ -68,6 +69,6 @@ def test_the_form_is_chosen_by_the_queries_of_all_heads() -> None:
     graph = graph_of(2, 2, 32, "f16", False, {})
     program = program_of(graph)
     module = cpp_module([program])
-    (kernel,) = [k for k in program.main if k.name == "attention"]
+    (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
     few, many = (module.variant(kernel, {"n": n, "m": 64}).name for n in (64, 1 << 14))
     assert few != many

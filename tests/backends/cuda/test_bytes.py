@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import rlx
 from rlx import ops
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt import team_contraction
-from rlx.codegen.simt.tile_layouts import tile_of
+from rlx.codegen.simt import team_contraction, tile_contraction
+from rlx.codegen.simt.module import cpp_module
+from rlx.codegen.simt.tile_layouts import BYTES, TileLayout, clocks, tile_of
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -93,3 +96,46 @@ def test_tiles_of_many_rows(depth: int, columns: int, driver: EmulatedDriver) ->
     (kernel,) = program_of(graph).main
     assert isinstance(kernel.work, Contraction) and tile_of(kernel.work, 300) is not None
     check(graph, {"x": drawn(10, (300, depth), "u8")})
+
+
+LAYOUTS = {
+    "alone": TileLayout(32, 32, (2, 2, 2), 128, 3, chunk=64),
+    "together": TileLayout(16, 64, (4, 1, 1), 128, 4, True, 64),
+    "together sliced": TileLayout(32, 64, (4, 1, 2), 128, 4, True, 64),
+    "together in bands": TileLayout(16, 192, (8, 1, 1), 64, 4, True, 64),
+    "split": TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64, splits=2),
+    "together and split": TileLayout(16, 64, (4, 1, 1), 64, 4, True, 64, 4),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(("left", "right"), COMBINATIONS)
+def test_tiles_of_every_kind(
+    name: str, left: str, right: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose sums are exact, also where warps or workgroups have parts of them, and whose results are f32 and bytes."""
+    monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups: LAYOUTS[name])
+    graph = Graph("tiles")
+    x = graph.input("x", (70, 272), left)
+    w = graph.param("w", (272, 72), right, data=drawn(11, (272, 72), right))
+    total = ops.integer_matmul(x, w, graph.constant(drawn(12, (), left)), graph.constant(np.zeros((), w.dtype.numpy)))
+    carried = graph.input("carried", (70, 72), left)
+    wide = total.cast("f32") * 2.0**-12 + carried.cast("f32")
+    graph.output(ops.round(wide).cast(right), name="y")
+    given = {"x": drawn(13, (70, 272), left), "carried": drawn(14, (70, 72), left)}
+    texts = cpp_module([program_of(graph)]).kernels.values()
+    (text,) = (text for text in texts if "commit_copies" in text)
+    assert "*(HalfPiece*)(slot0" in text and "*(const HalfPiece*)" in text
+    assert re.search(r"\(int\)piece\d+\.x", text), "what zero points add is loaded as other vectors are"
+    check(graph, given)
+
+
+def test_layouts_that_warps_multiply_together_in_cost_less_for_many_rows() -> None:
+    graph = Graph("many rows")
+    x, w = graph.input("x", (4096, 1024), "u8"), graph.param("w", (1024, 4096), "i8")
+    graph.output(ops.integer_matmul(x, w, graph.constant(np.uint8(7)), graph.constant(np.int8(0))), name="y")
+    work = next(kernel.work for kernel in program_of(graph).main if isinstance(kernel.work, Contraction))
+    chosen = tile_of(work, 4096, warpgroups=True)
+    assert chosen is not None and chosen.together and chosen in BYTES
+    alone = tile_of(work, 4096)
+    assert alone is not None and not alone.together and clocks(work, chosen) < clocks(work, alone)

@@ -14,6 +14,8 @@ from rlx.codegen.simt import team_attention
 from rlx.codegen.simt.module import cpp_module
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel.ir.loops import LoopNest
+from support import run_on
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import graph_dtype
@@ -139,3 +141,29 @@ def test_scores_of_any_size_have_powers(driver: EmulatedDriver) -> None:
 def test_other_rows_than_whole_pieces_have_the_other_form(driver: EmulatedDriver) -> None:
     graph = graph_of(24, 24, "f16")
     assert "load_transposed(" not in "".join(cpp_module([program_of(graph)]).kernels.values())
+
+
+@pytest.mark.parametrize("to", ["u8", "i8", "f16", "f32"])
+@pytest.mark.parametrize(
+    ("few_tiles", "queries", "features"),
+    [(-1, 70, 16), (-1, 71, 16), (-1, 71, 24), (11, 71, 16), (11, 3, 16)],
+    ids=["tiles", "tiles by columns", "alone", "teams", "parts"],
+)
+def test_what_follows_is_stored_as_a_kernel_behind_would(
+    few_tiles: int, queries: int, features: int, to: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, in the order of rows in which it is read; by every way of attention. With steps of one size, or of
+    columns."""
+    monkeypatch.setattr(team_attention, "FEW_TILES", few_tiles)
+    graph = Graph("attention")
+    q, k = (graph.input(name, (2, 2, n, features), "f16") for name, n in (("q", "n"), ("k", "m")))
+    v = graph.input("v", (2, 2, "m", 32), "f16")
+    mixed = ops.attention(q, k, v).cast("f32").transpose(0, 2, 1, 3).reshape(2, q.shape[2], 64)
+    steps = graph.constant(np.linspace(20, 60, 64, dtype=np.float32)) if queries % 2 else 40.0
+    graph.output((ops.round(mixed * steps) + 90.0).cast(to), name="y")
+    assert not any(isinstance(kernel.work, LoopNest) for kernel in program_of(graph).main)
+    given = inputs_of(graph, queries, 80)
+    switches: tuple[frozenset[str], ...] = frozenset(), frozenset({"attention-tails"})
+    made, apart = (run_on("cuda", graph, given, disable=off)["y"] for off in switches)
+    np.testing.assert_array_equal(made, apart)
+    assert len(np.unique(made)) > 20

@@ -39,6 +39,7 @@ from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
+from rlx.kernel.passes.attention_tails import AttentionTails
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.flat_rows import FlatRows
@@ -57,7 +58,10 @@ from rlx.ops.packed import PackedMatmul
 from rlx.passes.driver import Pass
 from rlx.passes.merge_dots import MergePacked
 from rlx.passes.pipeline import canonicalise, joined, layout, legalise, narrowed, optimise, raise_composites
+from rlx.passes.precision import policy_of
 
+HALF_OF = {"f16": dtypes.f16, "bf16": dtypes.bf16}
+"""What products of floats take in a precision, where that has 16 bits."""
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
 LEAST_SCORES = 1 << 19
@@ -151,6 +155,7 @@ def kernel_passes() -> list[KernelPass]:
     reductions as what many lanes can share, and weights in panels."""
     return [
         FlatRows(lambda work: bool(team_contraction.panels(work)[0]) or fma_tile.can_take(work)),
+        AttentionTails(team_attention.takes),
         SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
@@ -181,10 +186,17 @@ def why_unsupported(dtype: DType) -> str | None:
 
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
-    policy, claimed = options.policy(also=(PackedMatmul,)), options.dispatch.claims(maker.claim)
+    precision = _precision_of_floats(options, maker)
+    policy, narrows = policy_of(precision, also=(PackedMatmul,)), HALF_OF.get(precision)
+    claimed = options.dispatch.claims(maker.claim)
     composites = [*canonicalise(claimed), *maker.raises, *raise_composites(), MergePacked()]
-    ready = [*composites, *legalise(claimed, policy, narrows=True)]
-    return [*ready, *narrowed(policy), *layout(maker.padded), *joined()]
+    ready = [*composites, *legalise(claimed, policy, narrows)]
+    return [*ready, *narrowed(narrows), *layout(maker.padded), *joined()]
+
+
+def _precision_of_floats(options: Options, maker: Maker) -> str:
+    """That of what is no product of bytes: with `int8`, what is left in floats has 16 bits, where matrix units are."""
+    return "f16" if options.precision == "int8" and maker.target.teams else options.precision
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

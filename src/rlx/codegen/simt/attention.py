@@ -164,6 +164,16 @@ class AttentionWriter(Writer):
             near = f"abs({inside} + {record.dim(work.offset)} - {key}) < {self.language.index(self.window)}"
             code.emit(f"{score} = {select(near, score, fill)};")
 
+    def finished(self, value: str, feature: str) -> Reg:
+        """What is stored of an element of the head and query at hand."""
+        work = self.work
+        element = Reg(self.code.let(self.language.rounded(work.dtype, value)), work.dtype, False)
+        if work.tail is None:
+            return element
+        self.body.accumulated = element
+        self.body.axes[work.TAIL_FEATURE] = feature
+        return self.body.gen(legal(work.tail))
+
     def whole(self, total: str) -> str:
         """What results are divided by: the sum of powers; where that is 0, what makes of 0 what the work asks for."""
         select, nothing = self.language.select, self.number(1.0)

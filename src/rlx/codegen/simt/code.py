@@ -100,6 +100,7 @@ class Code:
 
     shared      workgroup memory: names of arrays, with the type of their elements, and how many there are
     dynamic_shared   bytes of workgroup memory beside them that a launch brings
+    functions   device functions of its own, by their names
     cluster     workgroups in a row that run at once and read one another's memory
     subgroups   whether lanes may exchange values within subgroups
     follows     whether the lines say themselves where they wait for earlier kernels
@@ -110,6 +111,7 @@ class Code:
     lines: list[str] = field(default_factory=list)
     shared: dict[str, tuple[str, int]] = field(default_factory=dict)
     dynamic_shared: int = 0
+    functions: dict[str, str] = field(default_factory=dict)
     cluster: int = 1
     depth: int = 1
     subgroups: bool = False

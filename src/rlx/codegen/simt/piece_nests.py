@@ -14,7 +14,7 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.group_rows import WARP
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.cpp import words_of
+from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
 from rlx.codegen.simt.piece_rows import (
     HELD_DTYPES,
     NEIGHBOURS,
@@ -122,16 +122,19 @@ class PieceNest(PieceRows):
             if conditions:
                 scopes.enter_context(body.scope(f"if ({' && '.join(conditions)})"))
             values = [body.gen(store.body) for _ in self._neighbours(place, step, [store.body])]
-            if body.slots[store.slot].dtype not in HELD_DTYPES:
+            slot = body.slots[store.slot]
+            if slot.dtype not in HELD_DTYPES and not (slot.dtype in WHOLE_BYTES and slot.aligned):
                 for number, value in enumerate(values):
                     body.axes[self.axis] = f"({place} + {number})"
                     body.store(store.slot, store.offset, value)
                 return
             body.axes[self.axis] = place
             start = body.offset(store.offset)
-            for number, piece in enumerate(_packed(values, body.slots[store.slot])):
-                at = number * len(values) // (len(values) * body.slots[store.slot].dtype.itemsize // 16)
-                self.code.emit(f"*(Piece*)(slot{store.slot} + {start} + {at}) = Piece{{{piece}}};")
+            words = words_of(slot.dtype, [value.name for value in values])
+            kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
+            for first in range(0, len(words), count):
+                place = f"({kind}*)(slot{store.slot} + {start} + {first * 4 // slot.dtype.itemsize})"
+                self.code.emit(f"*{place} = {kind}{{{', '.join(words[first : first + count])}}};")
 
     @contextmanager
     def _pieces(self) -> Iterator[tuple[str, str]]:
@@ -150,13 +153,6 @@ class PieceNest(PieceRows):
 
 def _nothing(first: str, values: list[Reg]) -> None:
     """Rows of a nest are for nobody else."""
-
-
-def _packed(values: Sequence[Reg], slot: Slot) -> Iterator[str]:
-    """The words of pieces, of each in a row."""
-    words = words_of(slot.dtype, [value.name for value in values])
-    for first in range(0, len(words), 4):
-        yield ", ".join(words[first : first + 4])
 
 
 def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> tuple[int, list[Operand]] | None:

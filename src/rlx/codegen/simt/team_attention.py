@@ -323,20 +323,19 @@ class TeamAttention(AttentionWriter):
                 near = self.words and line.coefficient(FEATURE) == 1 and self._is_aligned(work.out)
                 for i in range(2):
                     values = [code.let(f"mixed[{column}][{2 * row + i}] / {whole}") for column in range(self.columns)]
-                    places = [f"{start} + ({self._feature(c, f'own % 4 * 2 + {i}')})" for c in range(self.columns)]
+                    features = [f"({self._feature(column, f'own % 4 * 2 + {i}')})" for column in range(self.columns)]
+                    elements = [self.finished(*each) for each in zip(values, features)]
                     if near:
-                        self._store_neighbours(slot, places, values)
+                        self._store_neighbours(slot, [f"{start} + {feature}" for feature in features], elements)
                         continue
-                    for column, value in enumerate(values):
-                        reg = Reg(code.let(self.language.rounded(work.dtype, value)), work.dtype, False)
-                        feature = self._feature(column, f"own % 4 * 2 + {i}")
-                        body.store_at(slot, f"({start} + ({feature}) * {along})", reg)
+                    for feature, element in zip(features, elements):
+                        body.store_at(slot, f"({start} + {feature} * {along})", element)
 
-    def _store_neighbours(self, slot: int, places: Sequence[str], values: Sequence[str]) -> None:
-        """Stores values that are neighbours, four at a time."""
-        for first in range(0, len(values), 4):
-            words = words_of(self.work.dtype, values[first : first + 4])
-            kind = "Piece" if len(words) == 4 else "HalfPiece"
+    def _store_neighbours(self, slot: int, places: Sequence[str], elements: Sequence[Reg]) -> None:
+        """Stores elements that are neighbours, four at a time."""
+        for first in range(0, len(elements), 4):
+            words = words_of(self.work.out_dtype, [element.name for element in elements[first : first + 4]])
+            kind = {4: "Piece", 2: "HalfPiece", 1: "unsigned"}[len(words)]
             self.code.emit(f"*({kind}*)(slot{slot} + {places[first]}) = {kind}{{{', '.join(words)}}};")
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
@@ -383,13 +382,12 @@ class TeamAttention(AttentionWriter):
 
     def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
         """Divides by the sum of powers, and stores."""
-        work, code, body = self.work, self.code, self.body
+        work, body = self.work, self.body
         whole = self.whole(total)
         slot, line = work.out
         body.axes[PLACE] = row
         place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
-        value = code.let(self.language.rounded(work.dtype, f"{mixed} / {whole}"))
-        body.store_at(slot, place, Reg(value, work.dtype, False))
+        body.store_at(slot, place, self.finished(f"{mixed} / {whole}", feature))
 
 
 class TeamParts(TeamAttention):

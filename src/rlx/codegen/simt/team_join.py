@@ -76,8 +76,7 @@ class TeamJoin(AttentionWriter):
             code.emit(language.barrier())
         body.axes[FEATURE] = language.lane_index()
         with self.body.scope(f"if ({language.lane_index()} < {index(work.value_features)})"):
-            result = code.let(language.rounded(work.dtype, f"{mixed} / {self.whole(total)}"))
-            body.store(work.out[0], work.out[1], Reg(result, work.dtype, False))
+            body.store(work.out[0], work.out[1], self.finished(f"{mixed} / {self.whole(total)}", language.lane_index()))
         return dims.add(dims.mul(self.parts, 2), 4 + AHEAD)
 
     def _add(self, total: str, mixed: str, part: str, value: str) -> None:

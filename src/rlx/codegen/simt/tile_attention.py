@@ -310,10 +310,26 @@ class TileAttention(AttentionWriter):
                 body.axes[PLACE] = query
                 start = self.start(line, FEATURE)
                 code.emit("#pragma unroll")
-                with code.block(f"for (int column = 0; column < {self.columns}; column++)"):
-                    (word,) = words_of(work.dtype, [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)])
-                    place = f"(unsigned*)(slot{slot} + {start} + column * 8 + own % 4 * 2)"
-                    code.emit(f"*{place} = {word};")
+                with body.scope(f"for (int column = 0; column < {self.columns}; column++)"):
+                    pair = [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)]
+                    self._store_pair(f"slot{slot} + {start}", "column * 8 + own % 4 * 2", pair)
+
+    def _store_pair(self, start: str, feature: str, pair: Sequence[str]) -> None:
+        """Stores two elements that are neighbours, from a feature on."""
+        place = f"{start} + {feature}"
+        dtype = self.work.out_dtype
+        if self.work.tail is None:
+            (word,) = words_of(dtype, pair)
+            self.code.emit(f"*(unsigned*)({place}) = {word};")
+            return
+        low, high = (self.finished(each, f"({feature} + {number})").name for number, each in enumerate(pair))
+        if dtype.itemsize == 1:
+            self.code.emit(f"*(unsigned short*)({place}) = (unsigned short)(({low} & 0xff) | {high} << 8);")
+        elif dtype.itemsize == 2:
+            (word,) = words_of(dtype, (low, high))
+            self.code.emit(f"*(unsigned*)({place}) = {word};")
+        else:
+            self.code.emit(f"*(HalfPiece*)({place}) = HalfPiece{{{', '.join(words_of(dtype, (low, high)))}}};")
 
 
 def _is_of_keys(mask: Linear) -> bool:

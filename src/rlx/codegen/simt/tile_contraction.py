@@ -16,6 +16,7 @@ from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
 from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_bytes
@@ -56,6 +57,9 @@ class TileContraction(TeamContraction):
             self.code.cluster = layout.splits
         self.code.dynamic_shared = layout.shared_bytes
         self.code.later = LATER_NUMBERS
+        if layout.together:
+            self.product, text = warpgroup_product(work.a_dtype, work.b_dtype, layout.columns)
+            self.code.functions[self.product] = text
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
         workgroup = (Tile("workgroup", axis, extent) for axis, extent in extents)
@@ -357,7 +361,7 @@ class TileContraction(TeamContraction):
             self._unrolled(loops, "i", layout.rows // 16)
             left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
-            code.emit(f"warpgroup_mma_{self.work.a_dtype}(sums[i], {left}, {right});")
+            code.emit(f"{self.product}(sums[i], {left}, {right});")
         code.emit("commit_products();")
 
     def _hold(self) -> str:

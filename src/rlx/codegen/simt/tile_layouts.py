@@ -188,14 +188,11 @@ PARTS = tuple(
 )
 """Those for products of f32 as sums of shorter floats, which take more registers."""
 BYTES = tuple(
-    layout
-    for rows, columns, warps in WARPS
-    for depth in (128, 64)
-    for stages in (3, 4)
-    if (layout := TileLayout(rows, columns, warps, depth, stages, chunk=2 * CHUNK)).is_possible
+    layout for each in LAYOUTS if (layout := replace(each, depth=2 * each.depth, chunk=2 * CHUNK)).is_possible
 )
-"""Those for products of bytes."""
+"""Those for products of bytes, of which 64 bytes along k have twice as many."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
+BYTES_ALONE = tuple(layout for layout in BYTES if not layout.together)
 """Those for GPUs whose warps make products alone."""
 
 
@@ -209,7 +206,7 @@ def with_splits(layouts: tuple[TileLayout, ...]) -> tuple[TileLayout, ...]:
     )
 
 
-SPLIT, SPLIT_PARTS = with_splits(LAYOUTS), with_splits(PARTS)
+SPLIT, SPLIT_PARTS, SPLIT_BYTES = (with_splits(layouts) for layouts in (LAYOUTS, PARTS, BYTES))
 
 
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
@@ -236,7 +233,7 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         return clocks(known, layout, instructions), not layout.together, *shown
 
     if is_of_bytes(work):
-        return min(BYTES, key=key)
+        return min((*BYTES, *SPLIT_BYTES) if warpgroups else BYTES_ALONE, key=key)
     if work.float_parts:
         return min((*PARTS, *SPLIT_PARTS) if warpgroups else PARTS, key=key)
     return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
@@ -272,7 +269,9 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
-    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / (min(layout.distance, steps) * layout.depth), 1.28)
+    ahead = min(layout.distance, steps) * layout.depth
+    ahead //= 2 if is_of_bytes(work) else 1  # by what it brings, as that of 16 bits
+    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / ahead, 1.28)
     waits += FILL_CLOCKS + FINISH_CLOCKS
     if layout.splits > 1:
         waits += JOIN_CLOCKS + JOIN_EACH_CLOCKS * layout.splits

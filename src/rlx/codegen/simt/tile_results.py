@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from rlx.codegen.simt.body import Body
-from rlx.codegen.simt.language.cpp import words_of
+from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_layouts import PAD, is_of_bytes
 from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
@@ -25,8 +25,8 @@ WIDTH = 8
 """Neighbours of a row that a lane takes."""
 ROWS_AT_ONCE = 4
 """Rows whose operands a lane asks for before it needs the first."""
-PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32)
-"""What pieces of 16 bytes are taken apart for."""
+PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.i32, *WHOLE_BYTES)
+"""What pieces of 16 bytes, or of 8, are taken apart for."""
 
 
 def depends_on(line: Linear, axis: int) -> bool:
@@ -56,7 +56,7 @@ class TileResults:
         return not node.attr.guarded and self._is_wide(node.attr.slot, offset_of(node))
 
     def _is_wide(self, slot: int, line: Linear) -> bool:
-        """Whether neighbours along n are neighbours in memory, which begin at multiples of 16 bytes."""
+        """Whether neighbours along n are neighbours in memory, which begin at multiples of their bytes."""
         place, n_axis = self.body.slots[slot], self.work.n_axis
         if place.dtype not in PIECES or not place.aligned or line.coefficient(n_axis) != 1 or depends_on(line, n_axis):
             return False
@@ -131,6 +131,8 @@ class TileResults:
         self.body.axes[self.work.n_axis] = self.at_n
         at = self.body.fresh_offset(offset_of(node))
         itemsize = self.body.slots[slot].dtype.itemsize
+        if itemsize == 1:
+            return [self.code.let(f"*(const HalfPiece*)(slot{slot} + {at})", "piece")]
         first = range(0, WIDTH, PIECE_BYTES // itemsize)
         return [self.code.let(f"piece_at<true>(slot{slot} + {at} + {start})", "piece") for start in first]
 
@@ -141,6 +143,12 @@ class TileResults:
         word = f"{pieces[piece]}.{'xyzw'[within // 4]}"
         if dtype is dtypes.f32:
             return Reg(self.code.let(f"__uint_as_float({word})"), dtype, False)
+        if dtype is dtypes.i32:
+            return Reg(self.code.let(f"(int){word}"), dtype, False)
+        if dtype in WHOLE_BYTES:
+            byte = f"{word} >> {8 * (within % 4)}"
+            element = f"{byte} & 0xffu" if dtype is dtypes.u8 else f"(int)(signed char)({byte})"
+            return Reg(self.code.let(element), dtype, False)
         bits = f"{word} >> 16" if within % 4 else f"{word} & 0xffffu"
         return Reg(self.code.let(f"decode_{dtype}({bits})"), dtype, False)
 
@@ -150,10 +158,12 @@ class TileResults:
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
             splits = 1 if work.float_parts else self.layout.splits  # those are whole already
+            kind = "int" if is_of_bytes(work) else "float"  # sums of bytes lie there by their bits
             if self.width == 1:
-                sums = [f"sum_of_cluster<{splits}>(shared_sums + {place})" if splits > 1 else f"shared_sums[{place}]"]
+                own = f"(const {kind}*)shared_sums + {place}"
+                sums = [f"sum_of_cluster<{splits}>({own})" if splits > 1 else f"*({own})"]
             else:
-                places = [f"(const float4*)(shared_sums + {place} + {4 * i})" for i in range(2)]
+                places = [f"(const {kind}4*)(shared_sums + {place} + {4 * i})" for i in range(2)]
                 read = [f"sum_of_cluster<{splits}>({each})" if splits > 1 else f"*{each}" for each in places]
                 quads = [code.let(each, "quad") for each in read]
                 sums = [f"{quad}.{component}" for quad in quads for component in "xyzw"]
@@ -166,7 +176,6 @@ class TileResults:
         """What each stage makes of a sum."""
         body, work = self.body, self.work
         body.axes[work.n_axis] = self.code.let(f"{self.at_n} + {number}", "at") if number else self.at_n
-        total = f"__float_as_int({total})" if is_of_bytes(work) else total  # which lie there by their bits
         body.accumulated = Reg(self.code.let(self.language.rounded(work.dtype, total)), work.dtype, False)
         for node, of_node in pieces.items():
             body.remember(node, self._element(node, of_node, number))
@@ -179,6 +188,7 @@ class TileResults:
         dtype = self.body.slots[stage.slot].dtype
         words = words_of(dtype, [value.name for value in values])
         at = self.body.fresh_offset(stage.offset)
-        for start in range(0, len(words), 4):
-            place = f"(Piece*)(slot{stage.slot} + {at} + {start * 4 // dtype.itemsize})"
-            self.code.emit(f"*{place} = Piece{{{', '.join(words[start : start + 4])}}};")
+        kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
+        for start in range(0, len(words), count):
+            place = f"({kind}*)(slot{stage.slot} + {at} + {start * 4 // dtype.itemsize})"
+            self.code.emit(f"*{place} = {kind}{{{', '.join(words[start : start + count])}}};")

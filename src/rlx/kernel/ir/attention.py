@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, Self
+
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.work import Place, Renderable
 from rlx.records import dataclass
@@ -19,8 +24,12 @@ class FusedAttention(Renderable):
     2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
     and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
     `window` and `softcap` are as in `ops.transformer.Attention`. `live` is 1, or 0 at sizes at which other kernels do
-    the same (`kernel.passes.split_kv`). `float_parts` is as that of a `Contraction`, of both products.
+    the same (`kernel.passes.split_kv`). `float_parts` is as that of a `Contraction`, of both products. `tail` is what
+    is stored of an element, which it calls `accumulated`; itself, where there is none. It may load vectors by heads and
+    features, which are axis `TAIL_FEATURE` there.
     """
+
+    TAIL_FEATURE: ClassVar[int] = 4
 
     batch: Dim
     heads: Dim
@@ -44,12 +53,25 @@ class FusedAttention(Renderable):
     softcap: float | None = None
     live: Dim = 1
     float_parts: bool = False
+    tail: Expr | None = None
+
+    @property
+    def out_dtype(self) -> DType:
+        """Of the result."""
+        return self.dtype if self.tail is None else self.tail.dtype
 
     def extents(self) -> Shape:
-        return (self.batch, self.heads, self.queries, self.keys)
+        scores = (self.batch, self.heads, self.queries, self.keys)
+        return scores if self.tail is None else (*scores, self.value_features)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return () if self.tail is None else (self.tail,)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return self if self.tail is None else dataclasses.replace(self, tail=change(self.tail))
 
     def writes(self) -> tuple[Place, ...]:
-        return (Place(*self.out, (self.batch, self.heads, self.queries, self.value_features), self.dtype),)
+        return (Place(*self.out, (self.batch, self.heads, self.queries, self.value_features), self.out_dtype),)
 
     def reads(self) -> tuple[Place, ...]:
         shared = dims.floordiv(self.heads, self.repeat)
@@ -92,6 +114,12 @@ class SplitKvCombine(Renderable):
 
     def extents(self) -> Shape:
         return self.work.extents()
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return self.work.bodies()
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(self, work=self.work.map_bodies(change))
 
     def writes(self) -> tuple[Place, ...]:
         return self.work.writes()

@@ -221,7 +221,8 @@ def _(work: FusedAttention, writer: _Writer) -> list[str]:
     traits += [f"window {work.window}"] * (work.window is not None) + [f"softcap {work.softcap}"] * bool(work.softcap)
     traits += [f"live {work.live}"] * (work.live != 1) + ["products as parts"] * work.float_parts
     shape = f"{work.batch} x {work.heads} heads, {work.queries} queries, {work.keys} keys, {work.features} features"
-    return [f"{out} = attention({', '.join(read)}) of {shape}, {', '.join(traits)}"]
+    whole = f"attention({', '.join(read)}) of {shape}, {', '.join(traits)}"
+    return [f"{out} = {whole}"] if work.tail is None else [f"sum = {whole}", f"{out} = {writer.value(work.tail)}"]
 
 
 @describe.register

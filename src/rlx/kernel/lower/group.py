@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rlx.ir.dim import Shape
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import LEAVES, Elementwise
@@ -72,8 +73,7 @@ class _Grouping:
                 continue
             if kind.grows == "row":
                 assert isinstance(node.op, Reduction)
-                alone = "fuse/row" in self.facts.disable or not node.op.keepdims
-                members = [node] if alone else self._row(node)
+                members = [node] if "fuse/row" in self.facts.disable else self._row(node)
                 self._add(Group(node, members, self._leaving(members)))
             else:
                 every = isinstance(node.op, Control)
@@ -82,12 +82,13 @@ class _Grouping:
 
     # growing
 
-    def _follow(self, anchor: Node, may_join: Callable[[Node], bool]) -> list[Node]:
-        """The anchor and the nodes behind it that join it, in order. A node joins if one of its operands is a member
-        and no other operand depends on one: what goes out and comes back would have to run in between."""
-        inside = {id(anchor)}
+    def _follow(self, anchors: list[Node], may_join: Callable[[Node], bool]) -> list[Node]:
+        """The anchors, none of which depends on another, and the nodes behind them that join them, in order. A node
+        joins if one of its operands is a member and no other operand depends on one: what goes out and comes back would
+        have to run in between."""
+        inside = {id(anchor) for anchor in anchors}
         outside: set[int] = set()  # nodes that depend on members but are none
-        members = [anchor]
+        members = list(anchors)
         left = MOST_INSTRUCTIONS
         seen: set[int] = set()
         heap: list[int] = []
@@ -103,7 +104,8 @@ class _Grouping:
                         seen.add(at)
                         heapq.heappush(heap, at)
 
-        push_users(anchor, True)
+        for anchor in anchors:
+            push_users(anchor, True)
         followed = 0
         while heap and candidates and left >= 0 and followed < MOST_FOLLOWED:
             at = heapq.heappop(heap)
@@ -128,7 +130,7 @@ class _Grouping:
             fits = isinstance(node.op, Elementwise) and node.types[0].shape == shape
             return fits and id(node) not in self.owner and not self._would_hold(product, node)
 
-        ends = self._follow(product, may_join)
+        ends = self._follow([product], may_join)
         masks: dict[int, int] = {}  # of each member the members that it depends on, itself among them
         for position, node in enumerate(ends):
             mask = 1 << position
@@ -166,8 +168,12 @@ class _Grouping:
         )
 
     def _row(self, first: Node) -> list[Node]:
+        """Reductions of a value, and what follows them in rows where these keep their axes."""
         full, row = first.inputs[0].shape, first.types[0].shape
         axes = _axes_of(first)
+        anchors = [first, *self._beside(first)]
+        if len(row) != len(full):
+            return anchors
 
         def may_join(node: Node) -> bool:
             if id(node) in self.owner or self._would_hold(first, node):
@@ -178,10 +184,37 @@ class _Grouping:
                 fits = isinstance(node.op, (Elementwise, BroadcastTo)) and node.types[0].shape in (full, row)
             return fits and all(v.rank <= len(full) for v in node.inputs)
 
-        members = self._follow(first, may_join)
-        inside = {id(n) for n in members}
-        used = {id(n) for n in members if any(id(user) in inside for user in self.facts.uses(n.outputs[0]))}
-        return [n for n in members if id(n) in used or not self._widens_again(n)]
+        inside: set[int] = set()
+        members: list[Node] = []
+        for node in reversed(self._follow(anchors, may_join)):
+            used = any(id(user) in inside for user in self.facts.uses(node.outputs[0]))
+            if used or not (self._widens_again(node) or self._only_spreads(node, full)):
+                inside.add(id(node))
+                members.append(node)
+        return members[::-1]
+
+    def _beside(self, first: Node) -> list[Node]:
+        """Other reductions of the same value over the same axes: its greatest element beside its least."""
+        axes = _axes_of(first)
+        return [
+            node
+            for node in self.facts.uses(first.inputs[0])
+            if node is not first
+            and isinstance(node.op, Reduction)
+            and id(node) not in self.owner
+            and (_axes_of(node), node.types[0].shape) == (axes, first.types[0].shape)
+            and not self._would_hold(first, node)
+        ]
+
+    def _only_spreads(self, node: Node, full: Shape) -> bool:
+        """Whether a node makes whole rows of values that have fewer elements, which all that read it can do as well."""
+        if (
+            isinstance(node.op, Reduction)
+            or node.types[0].shape != full
+            or key_of(node.outputs[0]) in self.facts.results
+        ):
+            return False
+        return all(value.shape != full for value in node.inputs)
 
     def _would_hold(self, anchor: Node, node: Node) -> bool:
         """Whether a node would keep work that only params decide from being done once, in `prepare`."""

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from rlx.errors import RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
@@ -121,9 +123,15 @@ class SplitKv(LeafPass):
         team = self.for_teams(work)
         size = dims.product((rows, parts_of(work, team), part_length(work)))
         parts = program.new_buffer("temp", dtypes.f32, size, f"{kernel.name}.parts")
+        of_tail = list(dict.fromkeys(node.attr.slot for node in ex.walk(split.bodies()) if node.kind == "load"))
         kernels = [
             Kernel(f"{kernel.name}_parts", SplitKvPartial(split, team), (parts.number, *kernel.slots[1:]), 1),
-            Kernel(f"{kernel.name}_join", SplitKvCombine(split, team), (kernel.slots[0], parts.number), 1),
+            Kernel(
+                f"{kernel.name}_join",
+                SplitKvCombine(split.map_bodies(lambda body: _on_slots(body, of_tail)), team),
+                (kernel.slots[0], parts.number, *(kernel.slots[slot] for slot in of_tail)),
+                1,
+            ),
         ]
         if few != 1:
             many = dims.add(1, dims.mul(few, -1))
@@ -137,3 +145,14 @@ class SplitKv(LeafPass):
             return few
         scores = dims.product((work.batch, work.heads, work.queries, work.keys))
         return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, self.least_scores), -1)), 0))
+
+
+def _on_slots(body: Expr, slots: list[int]) -> Expr:
+    """The body of a kernel that has some slots of another one behind its result and the parts."""
+
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind != "load":
+            return None
+        return Expr("load", node.dtype, args, dataclasses.replace(node.attr, slot=2 + slots.index(node.attr.slot)))
+
+    return ex.rewrite(body, rule)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlx.codegen.simt.body import Body
 
 INDEX = "long long"
+WHOLE_BYTES = (dtypes.u8, dtypes.i8)
 _WORDS = {8: "char", 16: "short", 32: "int", 64: "long long"}
 _INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
@@ -198,7 +199,8 @@ class Cpp(Language):
             high = (1 << (to.bits - (to.kind == "int"))) - 1
             low = -high - 1 if to.kind == "int" else 0
             ends = [self.constant(ex.const(end, to)).name for end in (low, high)]
-            return f"saturated<{kind}>({x.name}, {_double(float(low))}, {_double(float(high))}, {', '.join(ends)})"
+            literal = _double if source is dtypes.f64 else _float
+            return f"saturated<{kind}>({x.name}, {literal(float(low))}, {literal(float(high))}, {', '.join(ends)})"
         return self._wrapped(to, f"({kind}){x.name}")
 
     def _bitcast(self, x: Reg, to: DType) -> str:
@@ -333,7 +335,8 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
-        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster, code.later), *body, "}"])
+        head = self.head(record, bindings, name, lanes, code.cluster, code.later)
+        return "\n".join([*code.functions.values(), *head, *body, "}"])
 
     def head(
         self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0
@@ -396,9 +399,13 @@ def memory_type(dtype: DType) -> str:
 
 
 def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
-    """Registers as words of memory, of f32 or of floats of 16 bits."""
+    """Registers as words of memory, of f32 or i32, of floats of 16 bits or of bytes."""
     if dtype is dtypes.f32:
         return [f"__float_as_uint({value})" for value in values]
+    if dtype is dtypes.i32:
+        return [f"(unsigned){value}" for value in values]
+    if dtype in WHOLE_BYTES:
+        return [f"four_bytes({', '.join(values[i : i + 4])})" for i in range(0, len(values), 4)]
     return [f"pair_{dtype}({low}, {high})" for low, high in zip(values[::2], values[1::2])]
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord, conversions, text_of
-from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_products
+from rlx.codegen.simt.language.cuda_warpgroups import WARPGROUPS
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 
@@ -91,7 +91,7 @@ def prelude(ptx: bool = True) -> str:
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
     parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
-    return "\n".join([*parts, *([warpgroup_products(), by_ptx()] if ptx else [])])
+    return "\n".join([*parts, *([WARPGROUPS, by_ptx()] if ptx else [])])
 
 
 def by_ptx() -> str:

@@ -30,6 +30,19 @@ __device__ __forceinline__ float of_block(const float* place, unsigned block) {
   return read;
 }
 
+__device__ __forceinline__ int4 of_block(const int4* place, unsigned block) {
+  const float4 read = of_block((const float4*)place, block);
+  return {__float_as_int(read.x), __float_as_int(read.y), __float_as_int(read.z), __float_as_int(read.w)};
+}
+
+__device__ __forceinline__ int of_block(const int* place, unsigned block) {
+  return __float_as_int(of_block((const float*)place, block));
+}
+
+__device__ __forceinline__ int4 operator+(int4 a, int4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
 // The sum of what all blocks of the cluster have at a place, in their order.
 template <int blocks, class T>
 __device__ __forceinline__ T sum_of_cluster(const T* place) {

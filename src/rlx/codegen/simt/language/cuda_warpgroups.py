@@ -1,15 +1,15 @@
 """Products that four warps make together, of operands in workgroup memory: `wgmma` of compute capability 9.0, which no
-other architecture has. Where there is none, kernels ask `has_warpgroups` and do otherwise.
+other architecture has. Where there is none, kernels ask `has_warpgroups` and do otherwise. Each has the function of its
+own product before it: all of them are as much text as everything else that stands before kernels.
 
 Source: PTX ISA 8.0, asynchronous warpgroup-level matrix instructions.
 """
 
 from __future__ import annotations
 
-WIDTHS = (32, 64, 128, 192, 256)
-"""Columns of a product that there are functions for."""
+from rlx.ir.dtype import DType
 
-_HEAD = """
+WARPGROUPS = """
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool has_warpgroups = true;
 #define WGMMA(...) asm volatile(__VA_ARGS__)
@@ -37,6 +37,12 @@ __device__ __forceinline__ void hold(float (&c)[tiles][4]) {
   for (int i = 0; i < 4 * tiles; i++) asm volatile("" : "+f"(c[i / 4][i % 4]) :: "memory");
 }
 
+template <int tiles>
+__device__ __forceinline__ void hold(int (&c)[tiles][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * tiles; i++) asm volatile("" : "+r"(c[i / 4][i % 4]) :: "memory");
+}
+
 __device__ __forceinline__ void begin_products() {
   WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -51,23 +57,33 @@ __device__ __forceinline__ void await_products() {
   WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(under_way) : "memory");
 }
 """
+"""What all such products need."""
 
 
-def warpgroup_products() -> str:
-    """The device functions."""
-    return "\n".join([_HEAD, *(_product(dtype, width) for dtype in ("f16", "bf16") for width in WIDTHS)])
+def warpgroup_product(left: DType, right: DType, width: int) -> tuple[str, str]:
+    """The name of a device function, and its text, of which a translation unit may have several: c[64][width] +=
+    a[64][k] · b[k][width], with 32 bytes along k, each lane with the elements that PTX says. Of bytes it is exact.
 
-
-def _product(dtype: str, width: int) -> str:
-    """c[64][width] += a[64][16] · b[16][width], each lane with the elements that PTX says."""
+    width   32, 64, 128, 192 or 256
+    """
+    if left.is_float:
+        name, sum_type, constraint, constants = f"warpgroup_mma_{left}", "float", "f", "1, 1, 1, 0, 0"
+        kind = f"k16.f32.{left}.{left}"
+    else:
+        name, sum_type, constraint, constants = f"warpgroup_mma_{left}_{right}", "int", "r", "1"
+        kind = "k32.s32." + ".".join(str(dtype).replace("i", "s") for dtype in (left, right))
     count = width // 2
     sums = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(c[{i // 4}][{i % 4}])' for i in range(count))
-    kind = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{dtype}.{dtype}"
-    return f"""__device__ __forceinline__ void warpgroup_mma_{dtype}(
-    float (&c)[{width // 8}][4], unsigned long long a, unsigned long long b) {{
-  WGMMA("{kind} {{{sums}}}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"
+    outputs = ", ".join(f'"+{constraint}"(c[{i // 4}][{i % 4}])' for i in range(count))
+    there = f"HAS_{name}_{width}".upper()
+    text = f"""#if defined(WGMMA) && !defined({there})
+#define {there}
+__device__ __forceinline__ void {name}(
+    {sum_type} (&c)[{width // 8}][4], unsigned long long a, unsigned long long b) {{
+  WGMMA("wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, %{count}, %{count + 1}, {constants};"
       : {outputs}
       : "l"(a), "l"(b));
 }}
+#endif
 """
+    return name, text

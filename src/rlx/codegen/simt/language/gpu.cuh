@@ -83,10 +83,17 @@ __device__ __forceinline__ T maximum(T a, T b) {
   return a != a ? a : b != b ? b : a < b ? b : a;
 }
 
-// A float as an integer: towards zero, the nearest end where it is outside, 0 for NaN.
-template <class T>
-__device__ __forceinline__ T saturated(double x, double low, double high, T least, T greatest) {
+// A float as an integer: towards zero, the nearest end where it is outside, 0 for NaN. The upper end may be one more
+// than an integer can be, as the next float is.
+template <class T, class Float>
+__device__ __forceinline__ T saturated(Float x, Float low, Float high, T least, T greatest) {
   return x != x ? (T)0 : x <= low ? least : x >= high ? greatest : (T)x;
+}
+
+// Four numbers as the bytes of a word, the first one lowest.
+template <class T>
+__device__ __forceinline__ unsigned four_bytes(T a, T b, T c, T d) {
+  return ((unsigned)a & 0xffu) | ((unsigned)b & 0xffu) << 8 | ((unsigned)c & 0xffu) << 16 | (unsigned)d << 24;
 }
 
 // Quads of floats.
