@@ -234,6 +234,18 @@ def test_what_does_not_compile_says_where() -> None:
         nvrtc.compile_cubin("__global__ void f(int* p) { *p = nothing; }", "sm_80", "wrong.cu")
 
 
+@needs_nvrtc
+def test_literals_have_the_type_of_their_element() -> None:
+    """Functions of two numbers, such as a minimum, take those of one type."""
+    graph = Graph("ends")
+    for dtype in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"):
+        ends = np.iinfo(dtypes.parse(dtype).numpy)
+        x = graph.input(dtype, (3,), dtype)
+        for number in (ends.min, ends.max):
+            graph.output(ops.minimum(ops.maximum(x, graph.constant(np.array(number, ends.dtype))), x + x))
+    assert nvrtc.compile_cubin(cpp_module([program_of(graph)]).text, "sm_90a")
+
+
 def test_literals_keep_their_bits() -> None:
     from rlx.codegen.simt.language.cuda import CUDA
     from rlx.ir import expr as ex
@@ -243,6 +255,7 @@ def test_literals_keep_their_bits() -> None:
         (-0.0, dtypes.f64): "(-0.0)",
         (float("inf"), dtypes.f32): "__uint_as_float(2139095040u)",
         (-(1 << 63), dtypes.i64): "(-9223372036854775807ll - 1ll)",
+        (-(1 << 31), dtypes.i32): "(-2147483647 - 1)",
         ((1 << 64) - 1, dtypes.u64): "18446744073709551615ull",
         (-5, dtypes.i8): "(-5)",
     }

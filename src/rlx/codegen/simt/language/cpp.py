@@ -108,14 +108,10 @@ class Cpp(Language):
         if dtype.is_float:
             return Reg(_double(float(value)) if dtype is dtypes.f64 else _float(float(value)), dtype, False)
         number = int(value)
-        if dtype.bits < 64:
-            return Reg(
-                f"{number}u" if dtype.kind == "uint" else f"({number})" if number < 0 else str(number), dtype, False
-            )
-        if dtype.kind == "uint":
-            return Reg(f"{number}ull", dtype, False)
-        least = number == -(1 << 63)  # whose literal would be the negation of one that is too large
-        return Reg(f"({number + 1}ll - 1ll)" if least else self.index(number), dtype, False)
+        ending = ("" if dtype.bits < 64 else "ll") if dtype.kind == "int" else "u" if dtype.bits < 64 else "ull"
+        if number in (-(1 << 31), -(1 << 63)):  # whose literals would be negations of those of a longer type
+            return Reg(f"({number + 1}{ending} - 1{ending})", dtype, False)
+        return Reg(f"({number}{ending})" if number < 0 else f"{number}{ending}", dtype, False)
 
     def lane_index(self) -> str:
         return f"({INDEX})lane"
