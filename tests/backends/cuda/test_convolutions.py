@@ -241,7 +241,7 @@ def test_weights_of_small_grids_come_before_earlier_kernels_end() -> None:
     case = replace(PLAIN, channels=512, space=(7, 7), outputs=512, sizes={"low": (1, 1), "high": (1, 1)})
     module = cpp_module([program_of(case.graph(residual=True))], target=NVIDIA.on("sm_90a"))
     (text,) = (text for text in module.kernels.values() if "copy_ahead" in text)
-    ahead, behind = text.split("{", 1)[1].rsplit("follow();", 1)
+    ahead, behind = text.split("__global__", 1)[1].split("{", 1)[1].rsplit("follow();", 1)
     (weights,) = re.findall(r"const auto right\d+ = (slot\d+) ", ahead)
     assert "copy_ahead(" in ahead and set(re.findall(r"slot\d+", ahead)) == {weights}
     assert "copy_ahead_if(" in behind
