@@ -17,6 +17,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.passes.driver import Context, run_passes
 from rlx.passes.narrow_norms import NarrowNorms
+from rlx.passes.narrow_rows import NarrowRows
 from rlx.passes.precision import Precision, policy_of
 from rlx.runtime.quantised import quantised
 from tools.fuzz.generate import Maker
@@ -92,5 +93,6 @@ def in_bytes(graph: Graph, seed: int, inputs: Mapping[str, Array], params: Mappi
     made = quantised(graph, examples)
     made.data = {}
     if chance.random() < 0.5:
-        made = run_passes(made, [Precision(policy_of("f16")), NarrowNorms(dtypes.f16)], Context())
+        narrowed = [Precision(policy_of("f16")), NarrowRows(), NarrowNorms(dtypes.f16)]
+        made = run_passes(made, narrowed, Context())
     return made
