@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from rlx.backends.base import Options
 from rlx.backends.cpu import arrival, build, first_runs, tiers
 from rlx.backends.cpu.first_runs import InterpretedBound, InterpretedExecutable
 from rlx.backends.cpu.isa import widest
+from rlx.backends.executable import Bound
 from rlx.backends.stored_weights import LateWeights, Opening, Source, request_key
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
@@ -128,9 +130,40 @@ def test_it_is_told_which(held: threading.Event, monkeypatch: pytest.MonkeyPatch
     held.set()
 
 
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["at once", "slowly"])
+def test_a_run_that_ends_before_weights_are_packed_does_not_start_again(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    weight_bytes = sum(array.nbytes for array in executable.params.values())
+    monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", weight_bytes / seconds if seconds else math.inf)
+    reference, starts = rlx.ops.activation.Gelu.reference, []
+
+    def once(self: rlx.ops.activation.Gelu, x: Array) -> Array:
+        held.set()
+        executable._arrival.wait()
+        starts.append(x)
+        return reference(self, x)
+
+    ends: list[bool] = []
+    go_on = InterpretedBound._code
+
+    def starts_again(self: InterpretedBound) -> Bound:
+        ends.append(False)
+        return go_on(self)
+
+    monkeypatch.setattr(InterpretedBound, "_code", starts_again)
+    monkeypatch.setattr(rlx.ops.activation.Gelu, "reference", once)
+    result = compiled.run([X])[0]
+    assert starts and bool(ends) is (not seconds) and not executable.is_pending
+    np.testing.assert_allclose(result, compiled.run([X])[0], rtol=1e-4, atol=1e-5)
+
+
 def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", math.inf)
     compiled = Session("cpu").compile(net())
     executable = pending(compiled)
     arrived = threading.Event()

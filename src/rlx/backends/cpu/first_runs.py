@@ -1,6 +1,6 @@
 """Runs before a program is compiled. They go through the graph node by node in NumPy (`numpy_kernels`), from the first
 moment on, while another process compiles (`arrival`). A run that is under way when the code arrives starts again in it,
-so that no run takes longer than waiting for the code would.
+unless it should end before weights would be packed for the code: no run takes longer than waiting for the code would.
 
 NumPy adds up in another order than compiled code does, so the last bits of a result may change once, when the code
 arrives. `compile="before"` and `RLX_TIERS=0` compile before the first run.
@@ -8,6 +8,7 @@ arrives. `compile="before"` and `RLX_TIERS=0` compile before the first run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.arrival import Arrival
-    from rlx.ir.graph import Graph
+    from rlx.ir.graph import Graph, Node
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
@@ -36,6 +37,10 @@ MOST_FLOPS = 3_000_000_000
 """Of a run in NumPy that takes less time than any compile, whose process has to start."""
 FLOPS_OF_WORK = 20_000_000
 """Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
+PACKED_BYTES_A_SECOND = 400e6
+"""Of weights for compiled code: their memory is new, and whoever touches a page first waits for the system."""
+LEAST_DONE = 0.1
+"""Of a run, from which on it tells how long the rest takes."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 _KEPT_BYTES = (32 << 20) - (64 << 10)
@@ -86,15 +91,42 @@ def _work(graph: Graph) -> int:
 
 def _flops(graph: Graph, binding: Mapping[str, int]) -> int:
     """Of products and convolutions."""
+    return sum(_flops_of(node, binding) for node in graph.nodes)
+
+
+def _flops_of(node: Node, binding: Mapping[str, int]) -> int:
     from rlx.ops.convolution import Conv, ConvTranspose
     from rlx.ops.linalg import DotGeneral, Matmul
 
-    total = 0
-    for node in graph.nodes:
-        if isinstance(node.op, (Conv, ConvTranspose, DotGeneral, Matmul)):
-            flops = node.op.cost(tuple(v.type for v in node.inputs), tuple(node.types)).flops
-            total += dims.evaluate(flops, binding)
-    return total
+    if not isinstance(node.op, (Conv, ConvTranspose, DotGeneral, Matmul)):
+        return 0
+    flops = node.op.cost(tuple(v.type for v in node.inputs), tuple(node.types)).flops
+    return dims.evaluate(flops, binding)
+
+
+class _Progress:
+    """How much of a run in NumPy is done, by the flops of its nodes."""
+
+    def __init__(self, graph: Graph, binding: Mapping[str, int], weight_bytes: int) -> None:
+        self._steps = [] if any(node.regions for node in graph.nodes) else [_flops_of(n, binding) for n in graph.nodes]
+        self._whole = sum(self._steps)
+        self._packing_s = weight_bytes / PACKED_BYTES_A_SECOND
+        self._nodes, self._flops = 0, 0
+        self._start = time.perf_counter()
+
+    def step(self) -> None:
+        """A node begins: the one before has ended."""
+        if 0 < self._nodes <= len(self._steps):
+            self._flops += self._steps[self._nodes - 1]
+        self._nodes += 1
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether the rest should take less time than packing the weights."""
+        if self._flops <= LEAST_DONE * self._whole:
+            return False
+        elapsed = time.perf_counter() - self._start
+        return elapsed * (self._whole / self._flops - 1) < self._packing_s
 
 
 class _CodeArrived(Exception):
@@ -252,8 +284,12 @@ class InterpretedBound(Bound):
         # take a sixth of a run
         np.empty(_KEPT_BYTES, np.uint8)
 
+        weight_bytes = sum(array.nbytes for array in executable.params.values())
+        progress = _Progress(executable.graph, self._binding, weight_bytes)
+
         def stop_for_code() -> None:
-            if executable.now() is not None:
+            progress.step()
+            if executable.now() is not None and not progress.ends_soon:
                 raise _CodeArrived
 
         named = dict(zip(self._names, inputs))
