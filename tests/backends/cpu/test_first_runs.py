@@ -160,6 +160,24 @@ def test_a_run_that_ends_before_weights_are_packed_does_not_start_again(
     np.testing.assert_allclose(result, compiled.run([X])[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["at once", "slowly"])
+def test_a_first_run_behind_the_code_does_not_wait_for_weights(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Where packing takes longer than NumPy. The next run packs them."""
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    weight_bytes = sum(array.nbytes for array in executable.params.values())
+    monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", weight_bytes / seconds if seconds else math.inf)
+    bound, _ = compiled.program.ready([X])
+    held.set()
+    executable._arrival.wait()
+    first = bound([X])[0]
+    assert bool(executable.weight_bytes) is (not seconds) and not executable.is_pending
+    np.testing.assert_allclose(bound([X])[0], first, rtol=2e-5)
+    assert executable.weight_bytes
+
+
 def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

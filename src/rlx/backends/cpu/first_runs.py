@@ -1,6 +1,7 @@
 """Runs before a program is compiled. They go through the graph node by node in NumPy (`numpy_kernels`), from the first
 moment on, while another process compiles (`arrival`). A run that is under way when the code arrives starts again in it,
-unless it should end before weights would be packed for the code: no run takes longer than waiting for the code would.
+unless it should end before weights would be packed for the code, and so does a first run that comes behind the code:
+none takes longer than waiting for the code would.
 
 NumPy adds up in another order than compiled code does, so the last bits of a result may change once, when the code
 arrives. `compile="before"` and `RLX_TIERS=0` compile before the first run.
@@ -37,10 +38,10 @@ MOST_FLOPS = 3_000_000_000
 """Of a run in NumPy that takes less time than any compile, whose process has to start."""
 FLOPS_OF_WORK = 20_000_000
 """Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
-PACKED_BYTES_A_SECOND = 400e6
+PACKED_BYTES_A_SECOND = 250e6
 """Of weights for compiled code: their memory is new, and whoever touches a page first waits for the system."""
-LEAST_DONE = 0.1
-"""Of a run, from which on it tells how long the rest takes."""
+NUMPY_FLOPS_A_SECOND, LEAST_DONE = 30e9, 0.1
+"""Of a run of which less than this part is done; from there on it tells itself how long the rest takes."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 _KEPT_BYTES = (32 << 20) - (64 << 10)
@@ -123,8 +124,10 @@ class _Progress:
     @property
     def ends_soon(self) -> bool:
         """Whether the rest should take less time than packing the weights."""
-        if self._flops <= LEAST_DONE * self._whole:
+        if not self._whole:
             return False
+        if self._flops <= LEAST_DONE * self._whole:
+            return self._whole / NUMPY_FLOPS_A_SECOND < self._packing_s
         elapsed = time.perf_counter() - self._start
         return elapsed * (self._whole / self._flops - 1) < self._packing_s
 
@@ -239,21 +242,35 @@ class InterpretedBound(Bound):
         self.executable = executable
         self._binding = dict(binding)
         self._compiled: Bound | None = None
+        self._is_first = not self._waits_for(binding)
         types = [value.type for value in executable.graph.outputs.values()]
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        most = max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
-        self._waits = _flops(executable.graph, binding) > most
+        self._waits = not self._is_first
+
+    def _waits_for(self, binding: Mapping[str, int]) -> bool:
+        """Whether NumPy would take longer than the compile."""
+        graph = self.executable.graph
+        return _flops(graph, binding) > max(MOST_FLOPS, FLOPS_OF_WORK * _work(graph))
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
-        if bound is None:
+        first, self._is_first = self._is_first, False
+        if bound is None or (first and self._is_sooner_in_numpy()):
             try:
                 return deliver(self._in_numpy(inputs), out)
             except _CodeArrived:
                 bound = self._code()
         return bound(inputs, out)
+
+    def _is_sooner_in_numpy(self) -> bool:
+        """Whether a run should end before weights are packed, if they are not: the next one has to wait for them."""
+        return not self.executable.weight_bytes and self._progress().ends_soon
+
+    def _progress(self) -> _Progress:
+        weight_bytes = sum(array.nbytes for array in self.executable.params.values())
+        return _Progress(self.executable.graph, self._binding, weight_bytes)
 
     @property
     def looks(self) -> bool:
@@ -284,8 +301,7 @@ class InterpretedBound(Bound):
         # take a sixth of a run
         np.empty(_KEPT_BYTES, np.uint8)
 
-        weight_bytes = sum(array.nbytes for array in executable.params.values())
-        progress = _Progress(executable.graph, self._binding, weight_bytes)
+        progress = self._progress()
 
         def stop_for_code() -> None:
             progress.step()
