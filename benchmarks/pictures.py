@@ -14,7 +14,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-SPEED = RESULTS / "models-2026-11-28.txt"
+SPEED = RESULTS / "models-2026-11-30.txt"
 CHOICE = RESULTS / "device_choice-2026-11-28.txt"
 GREY = "#808080"
 """Of text and lines, which is read on white and on black."""
