@@ -131,7 +131,7 @@ def test_a_trace_holds_a_span_for_each_kernel_in_that_of_the_run(device: str, tm
     assert host["load"]["dur"] == 5000 and host.keys() >= {"load", "run"}
     start, end = host["run"]["ts"], host["run"]["ts"] + host["run"]["dur"]
     assert all(start - 1e-6 <= e["ts"] and e["ts"] + e["dur"] <= end + 1e-6 for e in spans["kernel"])
-    assert host["run"]["dur"] * 1e3 >= profiled.run_ns or device == "xla"
+    assert host["run"]["dur"] * 1e3 >= profiled.run_ns - 1 or device == "xla"  # a trace has microseconds
     copied = [(e["name"], e["args"]["bytes"]) for e in spans["copy"]]
     assert copied == (
         [] if device in ("reference", "cpu") else [("copy x to the device", 192), ("copy y to the host", 24)]

@@ -66,6 +66,7 @@ class Noise:
     flushes      floats below the normal range may become zeros
     unsaid       what becomes of elements that may be anything: all of them NaN, none, or by chance; where chance alone
                  decided, a NaN that must pass several nodes to be seen would be lost on its way
+    filling      the number that elements have which may be any, but are NaN: by zero not everything divides
     simple       how many of the numbers that are nearly simple ones become these, all in one run for the same reason
     """
 
@@ -77,6 +78,7 @@ class Noise:
         self.least_ulps = least_ulps
         self.flushes = flushes and seed % 2 == 0
         self.unsaid = ("nan", "number", "chance")[seed % 3]
+        self.filling = seed // 3 % 2
         self.simple = (0.3, 1.0, 0.3)[seed % 3]
 
     def after(self, op: Op, operands: list[Array], result: Array, strayed: Array | float = 0.0) -> Array:
@@ -106,7 +108,7 @@ class Noise:
     def _anything(self, where: Array, result: Array) -> Array:
         """The result with NaN for numbers, or numbers for NaN, at these places."""
         to_nan = {"nan": np.True_, "number": np.False_, "chance": self.random.random(result.shape) < 0.5}[self.unsaid]
-        number = np.where(np.isnan(result), np.zeros_like(result), result)
+        number = np.where(np.isnan(result), np.full_like(result, self.filling), result)
         return np.where(where, np.where(to_nan, np.full_like(result, np.nan), number), result)
 
     def _zeros(self, op: Op, operands: list[Array], result: Array) -> Array:
