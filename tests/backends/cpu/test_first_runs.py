@@ -130,14 +130,20 @@ def test_it_is_told_which(held: threading.Event, monkeypatch: pytest.MonkeyPatch
     held.set()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["at once", "slowly"])
-def test_a_run_that_ends_before_weights_are_packed_does_not_start_again(
-    held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def packed_in(seconds: float, monkeypatch: pytest.MonkeyPatch) -> tuple[CompiledGraph, InterpretedExecutable]:
+    """A net whose weights are taken to be packed in so many seconds."""
     compiled = Session("cpu").compile(net())
     executable = pending(compiled)
     weight_bytes = sum(array.nbytes for array in executable.params.values())
     monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", weight_bytes / seconds if seconds else math.inf)
+    return compiled, executable
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["at once", "slowly"])
+def test_a_run_that_ends_before_weights_are_packed_does_not_start_again(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    compiled, executable = packed_in(seconds, monkeypatch)
     reference, starts = rlx.ops.activation.Gelu.reference, []
 
     def once(self: rlx.ops.activation.Gelu, x: Array) -> Array:
@@ -165,10 +171,7 @@ def test_a_first_run_behind_the_code_does_not_wait_for_weights(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Where packing takes longer than NumPy. The next run packs them."""
-    compiled = Session("cpu").compile(net())
-    executable = pending(compiled)
-    weight_bytes = sum(array.nbytes for array in executable.params.values())
-    monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", weight_bytes / seconds if seconds else math.inf)
+    compiled, executable = packed_in(seconds, monkeypatch)
     bound, _ = compiled.program.ready([X])
     held.set()
     executable._arrival.wait()
@@ -181,9 +184,7 @@ def test_a_first_run_behind_the_code_does_not_wait_for_weights(
 def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_runs, "PACKED_BYTES_A_SECOND", math.inf)
-    compiled = Session("cpu").compile(net())
-    executable = pending(compiled)
+    compiled, executable = packed_in(0.0, monkeypatch)
     arrived = threading.Event()
 
     def slow(x: Array) -> Array:

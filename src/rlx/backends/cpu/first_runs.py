@@ -242,17 +242,13 @@ class InterpretedBound(Bound):
         self.executable = executable
         self._binding = dict(binding)
         self._compiled: Bound | None = None
-        self._is_first = not self._waits_for(binding)
+        self._is_first = True
         types = [value.type for value in executable.graph.outputs.values()]
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        self._waits = not self._is_first
-
-    def _waits_for(self, binding: Mapping[str, int]) -> bool:
-        """Whether NumPy would take longer than the compile."""
-        graph = self.executable.graph
-        return _flops(graph, binding) > max(MOST_FLOPS, FLOPS_OF_WORK * _work(graph))
+        most = max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
+        self._waits = _flops(executable.graph, binding) > most
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
@@ -266,7 +262,7 @@ class InterpretedBound(Bound):
 
     def _is_sooner_in_numpy(self) -> bool:
         """Whether a run should end before weights are packed, if they are not: the next one has to wait for them."""
-        return not self.executable.weight_bytes and self._progress().ends_soon
+        return not (self._waits or self.executable.weight_bytes) and self._progress().ends_soon
 
     def _progress(self) -> _Progress:
         weight_bytes = sum(array.nbytes for array in self.executable.params.values())

@@ -60,6 +60,3 @@ def _origins(work: LoopNest | Contraction) -> dict[int, int]:
         consts.setdefault(node.attr.slot, []).append(node.attr.const)
     known = {slot: all_of for slot, all_of in consts.items() if all(isinstance(const, int) for const in all_of)}
     return {slot: min(all_of) for slot, all_of in known.items() if min(all_of)}
-
-
-__all__ = ["at_origins"]
