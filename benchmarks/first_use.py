@@ -6,7 +6,7 @@
 Every start is a process of its own with an empty environment and an empty cache, in turns, of the nets of `zoo` and
 `shaped`. `--stored` starts each once more from the cache that the first start filled. `--loaded` keeps every processor
 busy with hashing. A line a net: seconds from the start of the process to the first answer, ms of the tenth, and seconds
-until the process that compiles has ended, after which all code is the best there is. No start begins before.
+until the process that compiles has written the program in the best code there is. No start begins before.
 `--processor` tells processor time up to the first answer instead (user and system of the process that answers, the
 least of all rounds), on which what else the machine does tells less.
 """
@@ -19,6 +19,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -83,10 +84,11 @@ def start(kind: str, path: str, feed: str, threads: int, cache: str) -> dict[str
 
 
 def wait_for_code(cache: str, began: float) -> float:
-    """Waits until no process compiles for a cache; seconds since `began`."""
+    """Waits until no process compiles for a cache; seconds from `began` until the best code was there."""
     while any(cache in command for command in _commands()):
         time.sleep(0.02)
-    return time.time() - began
+    programs = [path for path in Path(cache).glob("*") if re.fullmatch(r"[0-9a-f]{40}\.rlxc", path.name)]
+    return max((path.stat().st_mtime for path in programs), default=time.time()) - began
 
 
 def _commands() -> Iterator[str]:

@@ -188,11 +188,23 @@ def map_entry(key: str) -> MappedEntry | None:
         return None
 
 
+def keeps_mapped(nbytes: int, place: Path | None = None) -> bool:
+    """Whether an entry of so many bytes may be kept: it takes at most a fourth of the cache, and of what its disk has
+    free; `place` as in `read`."""
+    import shutil  # late: what only reads does without
+
+    try:
+        where = place or folder()
+        where.mkdir(parents=True, exist_ok=True)
+        return 4 * nbytes <= min(flags.cache_bytes(), shutil.disk_usage(where).free)
+    except OSError:
+        return False
+
+
 def write_mapped(key: str, arrays: Mapping[str, Any], place: Path | None = None) -> None:
-    """Keeps arrays as an entry that is mapped, if it can and they take at most a fourth of the cache; `place` as in
-    `read`."""
-    most = flags.cache_bytes() // 4
-    if (place is None and not flags.cache()) or sum(array.nbytes for array in arrays.values()) > most:
+    """Keeps arrays as an entry that is mapped, if it can and `keeps_mapped` such; `place` as in `read`."""
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if (place is None and not flags.cache()) or not keeps_mapped(nbytes, place):
         return
     offsets, header = _laid_out({name: array.nbytes for name, array in arrays.items()})
     parts, at = [header], len(MAPPED) + 8 + len(header)
@@ -204,7 +216,7 @@ def write_mapped(key: str, arrays: Mapping[str, Any], place: Path | None = None)
         check = zlib.crc32(part, check)
     start = MAPPED + len(header).to_bytes(4, "little") + check.to_bytes(4, "little")
     try:
-        replace((place or folder()) / f"{key}{SUFFIX}", b"".join([start, *parts]), lasting=True)
+        replace((place or folder()) / f"{key}{SUFFIX}", start, *parts)
         trim(flags.cache_bytes())
     except OSError as error:
         tell_unwritable(str(error))
@@ -228,10 +240,10 @@ def remove(key: str, place: Path | None = None) -> None:
         return
 
 
-def replace(path: Path, data: bytes, lasting: bool = False) -> None:
-    """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError.
+def replace(path: Path, *parts: bytes | memoryview) -> None:
+    """Writes a file of these parts whole or not at all, in a folder that is made if it is not there. Raises OSError.
 
-    lasting   waits until the content is on the disk, before the file has its name
+    It does not wait for the disk: whoever reads such a file finds out whether its content is whole.
     """
     import tempfile  # late: what only reads does without
 
@@ -240,10 +252,7 @@ def replace(path: Path, data: bytes, lasting: bool = False) -> None:
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
+            file.writelines(parts)
         os.replace(unfinished, path)
     except BaseException:
         _remove(Path(unfinished))

@@ -157,7 +157,7 @@ cache = _flag("RLX_CACHE", True, _switch, "0 neither reads nor writes the compil
 tiers = _flag(
     "RLX_TIERS", True, _switch, "0 has the CPU backend write its best code before the first run, not meanwhile"
 )
-cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile cache on disk may take")
+cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 32, _count, "bytes that the compile cache on disk may take")
 plan_bytes = _flag(
     "RLX_PLAN_BYTES", 1 << 30, _count, "bytes of buffers that a compiled graph keeps for the input shapes it has seen"
 )

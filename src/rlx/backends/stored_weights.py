@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,11 @@ class Source:
     files: Sequence[tuple[str, int, str]]
     places: Mapping[str, Place]
     other: bytes = b""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights."""
+        return sum(math.prod(shape) * dtypes.parse(dtype).itemsize for _, _, dtype, shape in self.places.values())
 
     def key(self, program: str) -> str:
         """Of the entry with these weights as the program of a key reads them."""

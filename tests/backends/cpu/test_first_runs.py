@@ -181,6 +181,80 @@ def test_a_first_run_behind_the_code_does_not_wait_for_weights(
     assert executable.weight_bytes
 
 
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No weights arrive before this is set."""
+    event = threading.Event()
+    hear = arrival.Arrival._hear
+
+    def later(self: arrival.Arrival, said: str, folder: Path, key: str) -> None:
+        if said == arrival.PACKED:
+            event.wait(60)
+        hear(self, said, folder, key)
+
+    monkeypatch.setattr(arrival.Arrival, "_hear", later)
+    return event
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[CompiledGraph, InterpretedExecutable]:
+    """A net whose code is there, and whose weights another process packs."""
+    compiled, executable = packed_in(60.0, monkeypatch)
+    compiled.program.keep_packed(source_of(compiled.graph))
+    executable._arrival.wait()
+    return compiled, executable
+
+
+def test_runs_end_in_numpy_while_another_process_packs(
+    unpacked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, executable = asked(monkeypatch)
+    expected = Session("cpu", compile="before", cache=False).compile(net()).run([X])[0]
+    for _ in range(3):
+        np.testing.assert_allclose(compiled.run([X])[0], expected, rtol=2e-5)
+        assert not executable.weight_bytes and not executable.is_pending
+    unpacked.set()
+    executable._arrival._thread.join()
+    np.testing.assert_array_equal(compiled.run([X])[0], expected)
+    entry, packed = executable._arrival.packed, executable.compiled().weights.packed
+    assert entry is not None and packed is not None
+    assert all(any(array is mapped for mapped in entry.arrays.values()) for array in packed.arrays.values())
+
+
+def test_nobody_waits_longer_for_weights_than_packing_takes(
+    unpacked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, executable = asked(monkeypatch)
+    bound, _ = compiled.program.ready([X])
+    first = bound([X])[0]
+    assert not executable.weight_bytes
+    monkeypatch.setattr(bound, "_patience_ends", 0.0)
+    np.testing.assert_allclose(bound([X])[0], first, rtol=2e-5)
+    assert executable.weight_bytes
+    unpacked.set()
+
+
+def test_weights_that_were_set_since_are_not_those_that_arrive(
+    unpacked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, executable = asked(monkeypatch)
+    compiled.set_param("w", compiled.params["w"] + 1)
+    others = compiled.run([X])[0]
+    unpacked.set()
+    executable._arrival._thread.join()
+    np.testing.assert_allclose(compiled.run([X])[0], others, rtol=2e-5)
+    expected = Session("cpu", compile="before", cache=False).compile(net())
+    assert not np.allclose(others, expected.run([X])[0])
+
+
+def test_weights_that_the_cache_would_not_keep_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, source, said = net(), source_of(net()), []
+    disk.write(request_key("key"), source.to_bytes())
+    monkeypatch.setenv("RLX_CACHE_BYTES", str(source.nbytes))
+    monkeypatch.setattr(arrival, "_say", said.append)
+    arrival._compile(arrival.pack_graph(graph, widest(), Options(tiered=True)), tmp_path, "key")
+    assert said and arrival.PACKED not in said and disk.map_entry(source.key("key")) is None
+
+
 def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

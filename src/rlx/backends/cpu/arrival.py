@@ -38,6 +38,8 @@ START_S = 0.2
 """That a process needs to start: whoever wants code sooner makes it more quickly here."""
 QUICK, FULL = "quick", "full"
 """What the other process says when a tier is there."""
+PACKED = "packed"
+"""What it says when it has packed the weights that it was asked for."""
 
 
 class Arrival:
@@ -54,6 +56,9 @@ class Arrival:
         self._made: CpuExecutable | None = None
         self._error: Exception | None = None
         self._lock = locks.lock()
+        self._asked: Source | None = None
+        self.packed: disk.MappedEntry | None = None
+        """Weights as the program reads them, once the other process has packed them."""
         self._is_quick = threading.Event()
         self._is_full = False
         self._temporary = "" if key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
@@ -77,10 +82,18 @@ class Arrival:
             logs.tell(logs.COMPILES, "compile", f"no other process compiles: {error}")
             return None
 
-    def keep_packed(self, source: Source) -> None:
-        """Asks the other process to pack these weights too, and to keep them in the cache."""
-        if self._key and not self._temporary:
-            disk.write(request_key(self._key), source.to_bytes())
+    def keep_packed(self, source: Source) -> bool:
+        """Asks the other process to pack these weights too, and to keep them in the cache; whether it can be asked."""
+        if not self._key or self._temporary or self._asked is not None or not self._thread.is_alive():
+            return False
+        self._asked = source
+        disk.write(request_key(self._key), source.to_bytes())
+        return True
+
+    @property
+    def packs(self) -> bool:
+        """Whether the other process may still pack the weights that it was asked for."""
+        return self._asked is not None and self.packed is None and self._thread.is_alive()
 
     def now(self) -> CpuExecutable | None:
         """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
@@ -125,7 +138,11 @@ class Arrival:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _hear(self, said: str, folder: Path, key: str) -> None:
-        """Takes the code of a tier."""
+        """Takes the code of a tier, or the weights."""
+        if said == PACKED:
+            assert self._asked is not None and self._key is not None  # it says so of what it was asked for
+            self.packed = disk.map_entry(self._asked.key(self._key))
+            return
         data = disk.read(tiers.quick_key(key) if said == QUICK else key, folder)
         if data is None:
             return
@@ -208,10 +225,13 @@ def _compile(job: bytes, folder: Path, key: str) -> None:
     _say(QUICK)
     if hasattr(os, "nice"):
         os.nice(tiers.NICE)
-    code = tiers.write_better(artifact, pieces, isa, folder, key)
+    packing = threading.Thread(target=_pack, args=(artifact, isa, folder, key))  # which waits for memory mostly
+    packing.start()
+    tiers.write_better(artifact, pieces, isa, folder, key)
     _say(FULL)
     disk.remove(tiers.quick_key(key), folder)
-    _pack(tiers.better(artifact, code), isa, folder, key)
+    packing.join()
+    _pack(artifact, isa, folder, key)  # if that was asked for since
 
 
 def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:
@@ -221,16 +241,18 @@ def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:
         return
     disk.remove(request_key(key), folder)
     source = Source.from_bytes(request)
-    found = source.read()
+    found = source.read() if disk.keeps_mapped(source.nbytes, folder) else None
     if found is not None:
         code = CpuExecutable.of(artifact, isa, None).loaded
         write_packed(source.key(key), code.without_constants(code.pack(found[0])), folder)
+        _say(PACKED)
 
 
 def _say(what: str) -> None:
     """Tells the process that waits, if it still does."""
     try:
-        print(what, flush=True)
+        sys.stdout.write(f"{what}\n")  # whole, whichever thread says it
+        sys.stdout.flush()
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # flushed again at exit
 

@@ -260,6 +260,16 @@ class CpuExecutable(Executable):
             self.weights = _Weights(self.loaded, weights, packed)
         return True
 
+    def take_packed(self, entry: MappedEntry) -> bool:
+        """Reads the weights that it has where they are packed already, if it has not packed them itself; whether that
+        was done."""
+        packed = self.loaded.packed_by(entry)
+        with self._lock:
+            if packed is None or self.weights.packed is not None:
+                return False
+            self.weights = _Weights(self.loaded, self.weights.params, packed)
+        return True
+
     def keep_packed(self, source: Source) -> None:
         with self._lock:
             self.weights.keep(source)

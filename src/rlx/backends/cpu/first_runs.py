@@ -9,6 +9,7 @@ arrives. `compile="before"` and `RLX_TIERS=0` compile before the first run.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -111,7 +112,7 @@ class _Progress:
     def __init__(self, graph: Graph, binding: Mapping[str, int], weight_bytes: int) -> None:
         self._steps = [] if any(node.regions for node in graph.nodes) else [_flops_of(n, binding) for n in graph.nodes]
         self._whole = sum(self._steps)
-        self._packing_s = weight_bytes / PACKED_BYTES_A_SECOND
+        self.packing_s = weight_bytes / PACKED_BYTES_A_SECOND
         self._nodes, self._flops = 0, 0
         self._start = time.perf_counter()
 
@@ -127,9 +128,9 @@ class _Progress:
         if not self._whole:
             return False
         if self._flops <= LEAST_DONE * self._whole:
-            return self._whole / NUMPY_FLOPS_A_SECOND < self._packing_s
+            return self._whole / NUMPY_FLOPS_A_SECOND < self.packing_s
         elapsed = time.perf_counter() - self._start
-        return elapsed * (self._whole / self._flops - 1) < self._packing_s
+        return elapsed * (self._whole / self._flops - 1) < self.packing_s
 
 
 class _CodeArrived(Exception):
@@ -151,6 +152,7 @@ class InterpretedExecutable(Executable):
         self.params = dict(params or {})
         self._arrival, self._key, self._isa, self._threads = arrival, key, isa, threads
         self._compiled: CpuExecutable | None = None
+        self._is_asked = False
         self._lock = locks.lock()
 
     def now(self) -> CpuExecutable | None:
@@ -172,8 +174,18 @@ class InterpretedExecutable(Executable):
                 self._compiled = made
             return self._compiled
 
+    def awaits_weights(self) -> bool:
+        """Whether the other process may still pack the weights. Those that it has packed are taken."""
+        with self._lock:
+            entry = self._arrival.packed
+            if self._is_asked and entry is not None and self._compiled is not None:
+                self._is_asked = False
+                self._compiled.take_packed(entry)
+            return self._is_asked and self._arrival.packs
+
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self._lock:
+            self._is_asked = False
             self.params = {**self.params, **params}
             if self._compiled is not None:
                 self._compiled.set_params(params)
@@ -183,11 +195,11 @@ class InterpretedExecutable(Executable):
             if self._compiled is not None:
                 self._compiled.keep_packed(source)
             else:
-                self._arrival.keep_packed(source)
+                self._is_asked = self._arrival.keep_packed(source)
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         made = self.now()
-        return InterpretedBound(self, binding) if made is None else made.bind(binding)
+        return InterpretedBound(self, binding) if made is None or self.awaits_weights() else made.bind(binding)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -242,7 +254,8 @@ class InterpretedBound(Bound):
         self.executable = executable
         self._binding = dict(binding)
         self._compiled: Bound | None = None
-        self._is_first = True
+        self._is_first, self._is_settled = True, False
+        self._patience_ends = math.inf
         types = [value.type for value in executable.graph.outputs.values()]
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
@@ -252,8 +265,8 @@ class InterpretedBound(Bound):
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
-        first, self._is_first = self._is_first, False
-        if bound is None or (first and self._is_sooner_in_numpy()):
+        if bound is None or (not self._is_settled and self._is_sooner_in_numpy()):
+            self._is_first = False
             try:
                 return deliver(self._in_numpy(inputs), out)
             except _CodeArrived:
@@ -261,8 +274,13 @@ class InterpretedBound(Bound):
         return bound(inputs, out)
 
     def _is_sooner_in_numpy(self) -> bool:
-        """Whether a run should end before weights are packed, if they are not: the next one has to wait for them."""
-        return not (self._waits or self.executable.weight_bytes) and self._progress().ends_soon
+        """Whether a run should end before weights are packed, if they are not: the first run, and those while another
+        process packs, for as long as packing should take. The next one packs them."""
+        progress, now = self._progress(), time.monotonic()
+        self._patience_ends = min(self._patience_ends, now + progress.packing_s)
+        awaits = self.executable.awaits_weights() and now <= self._patience_ends
+        may_be, self._is_settled = self._is_first or awaits, not awaits
+        return may_be and not (self._waits or self.executable.weight_bytes) and progress.ends_soon
 
     def _progress(self) -> _Progress:
         weight_bytes = sum(array.nbytes for array in self.executable.params.values())
