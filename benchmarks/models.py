@@ -1,11 +1,13 @@
 """Whole models against other runtimes: one line a case, and at the end how we stand against the best of them.
 
-    python -m benchmarks.models [--only NAME] [--threads 1,2] [--peers onnxruntime,openvino,torch,torch.compile]
+    python -m benchmarks.models [--only NAME] [--threads 1,2] [--peers onnxruntime,openvino,torch,torch.compile,jax]
 
 Every thread count has a process of its own. With one thread all runtimes share it and one core, in turns; with more
 each has its own process, in turns with a short sleep between: a runtime's idle workers spin and would take our core.
 A ratio is the best peer's time over ours, the median over rounds; a loss is a ratio below 0.97. Cases that need a
 package or an op that is missing say so. Compile times are from the file to a program, without and with the cache.
+AVX2 on a processor that has more: RLX_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 in the environment;
+onnxruntime and jax take what there is.
 """
 
 from __future__ import annotations

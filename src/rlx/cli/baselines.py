@@ -115,13 +115,13 @@ def _openvino(case: Case) -> Ready:
 def _torch(case: Case, compile: bool = False) -> Ready:
     import torch
 
+    torch.set_num_threads(case.threads)
     if not case.transformer:
-        raise UnsupportedOp("torch reads no models of this format")
+        return _torch_of_onnx(case, compile)
     from transformers import AutoModel, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    torch.set_num_threads(case.threads)
     module = AutoModel.from_pretrained(case.transformer).eval()
     inputs = {name: torch.from_numpy(array) for name, array in case.inputs.items()}
     call = torch.compile(module) if compile else module
@@ -133,8 +133,50 @@ def _torch(case: Case, compile: bool = False) -> Ready:
     return Ready(run, {"device": "cpu"})
 
 
+def _torch_of_onnx(case: Case, compile: bool) -> Ready:
+    """An ONNX file as a module of torch, by the package onnx2torch, which knows some of ONNX's ops."""
+    import logging
+    import warnings
+
+    import onnx
+    import torch
+
+    path = _onnx(case)
+    warnings.filterwarnings("ignore", module="onnx2torch")
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # what it tells of graphs that it breaks is pages
+    if find_spec("onnx2torch") is None:
+        raise UnsupportedOp("torch reads no ONNX files; the package onnx2torch converts some")
+    from onnx2torch import convert
+
+    model = onnx.load(path)
+    try:
+        module = convert(model).eval()
+    except (NotImplementedError, KeyError) as error:  # ops, and places of weights, that it does not know
+        raise UnsupportedOp(f"onnx2torch does not convert it: {error}") from error
+    call = torch.compile(module) if compile else module
+    inputs = [torch.from_numpy(case.inputs[i.name]) for i in model.graph.input if i.name in case.inputs]
+
+    def run() -> list[Array]:
+        with torch.inference_mode():
+            results = call(*inputs)
+        return [result.numpy() for result in (results if isinstance(results, (tuple, list)) else [results])]
+
+    return Ready(run, {"device": "cpu"})
+
+
 def _torch_compile(case: Case) -> Ready:
     return _torch(case, compile=True)
+
+
+def _jax(case: Case) -> Ready:
+    """`jax.jit` of what the model's graph is in jax."""
+    import rlx
+
+    model = rlx.load(case.model, device="xla", threads=case.threads)
+    inputs = dict(case.inputs)
+    model.run(inputs, outputs=case.outputs or None)
+    compiled = model.compiled
+    return Ready(lambda: compiled.run(inputs, outputs=case.outputs or None), {"device": model.device})
 
 
 def _onnx(case: Case) -> str:
@@ -149,6 +191,7 @@ PEERS: dict[str, Callable[[Case], Ready]] = {
     "openvino": _openvino,
     "torch": _torch,
     "torch.compile": _torch_compile,
+    "jax": _jax,
 }
 
 
