@@ -37,8 +37,8 @@ CALLS_BY_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 
 PLAIN = '"no-jump-tables"="true"'
 """Tables of jumps would lie among the constants of all functions, and none could be taken out of an object file."""
 ONCE_A_RUN = "#1"
-"""Attributes of functions that call kernels: LLVM takes a quarter of the time for them without its optimiser, and a call
-of a kernel then costs some nanoseconds more."""
+"""Attributes of functions that call kernels: without its optimiser LLVM takes a quarter of the time for them, and the
+call of a kernel costs some nanoseconds more."""
 PART_CHARACTERS = 200_000
 """Text that is worth a compiler thread of its own."""
 PARTS_A_THREAD = 4
