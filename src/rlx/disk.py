@@ -204,7 +204,7 @@ def write_mapped(key: str, arrays: Mapping[str, Any], place: Path | None = None)
         check = zlib.crc32(part, check)
     start = MAPPED + len(header).to_bytes(4, "little") + check.to_bytes(4, "little")
     try:
-        replace((place or folder()) / f"{key}{SUFFIX}", b"".join([start, *parts]), lasting=True)
+        replace((place or folder()) / f"{key}{SUFFIX}", start, *parts, lasting=True)
         trim(flags.cache_bytes())
     except OSError as error:
         tell_unwritable(str(error))
@@ -228,9 +228,10 @@ def remove(key: str, place: Path | None = None) -> None:
         return
 
 
-def replace(path: Path, data: bytes, lasting: bool = False) -> None:
+def replace(path: Path, *parts: bytes | memoryview, lasting: bool = False) -> None:
     """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError.
 
+    parts     of the content, in order
     lasting   waits until the content is on the disk, before the file has its name
     """
     import tempfile  # late: what only reads does without
@@ -240,7 +241,7 @@ def replace(path: Path, data: bytes, lasting: bool = False) -> None:
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())
