@@ -54,7 +54,7 @@ class Graph:
         self.data: dict[str, Array] = {}
         self._names: set[str] = set()
         self._noted: set[Equality] = set()
-        self._uses: dict[Value, list[Node]] = {}
+        self._uses: dict[object, list[Node]] | None = None
         self._counter = 0
 
     @property
@@ -93,7 +93,16 @@ class Graph:
 
     def uses(self, value: Value) -> list[Node]:
         """Nodes that use this value, one entry for each operand."""
-        return self._uses.get(value, [])
+        if self._uses is None:  # most graphs between two passes are never asked
+            self._uses = {}
+            for node in self.nodes:
+                self._note_uses(self._uses, node)
+        return self._uses.get(_place(value), [])
+
+    @staticmethod
+    def _note_uses(uses: dict[object, list[Node]], node: Node) -> None:
+        for value in node.inputs:
+            uses.setdefault(_place(value), []).append(node)
 
     def input(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
         """An input; entries of `shape` are ints or names of dims."""
@@ -215,8 +224,8 @@ class Graph:
         several = types if isinstance(types, tuple) else (types,)
         node = Node(self, op, inputs, several, self._fresh(name or op.name, name), source, tuple(regions))
         self.nodes.append(node)
-        for value in inputs:
-            self._uses.setdefault(value, []).append(node)
+        if self._uses is not None:
+            self._note_uses(self._uses, node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
 
     def build(self, name: str, *operands: Any, **attributes: Any) -> Value:
@@ -290,8 +299,8 @@ class Graph:
         if inside is node.regions and _same_types(inputs, node.inputs):
             copy = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
             self.nodes.append(copy)
-            for value in inputs:
-                self._uses.setdefault(value, []).append(copy)
+            if self._uses is not None:
+                self._note_uses(self._uses, copy)
             return copy
         self.add(node.op, *inputs, source=node.source, regions=inside)
         copy = self.nodes[-1]
@@ -332,10 +341,7 @@ class Graph:
         if dropped:
             self.nodes = needed_nodes
             self._names = {node.name for node in needed_nodes}
-            self._uses = {}
-            for node in needed_nodes:
-                for value in node.inputs:
-                    self._uses.setdefault(value, []).append(node)
+            self._uses = None
         return dropped
 
     def drop_leaves(self, names: Collection[str]) -> None:
@@ -379,6 +385,11 @@ class Graph:
         from rlx.ir import picture  # programs that draw nothing need none
 
         return picture.in_a_frame(picture.page(self))
+
+
+def _place(value: Value) -> object:
+    """What tells values of a graph from each other: most are the first results of their nodes."""
+    return id(value.node) if value.index == 0 else (id(value.node), value.index)
 
 
 def _check_parts(op: object, inputs: Sequence[object], name: object, source: object, regions: object) -> None:

@@ -238,7 +238,7 @@ class Node:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        return tuple(Value(self, i) for i in range(len(self.types)))
+        return (Value(self, 0),) if len(self.types) == 1 else tuple([Value(self, i) for i in range(len(self.types))])
 
     def __repr__(self) -> str:
         inside = ", ".join(f"%{v.name}" for v in self.inputs)

@@ -145,7 +145,7 @@ class _Body:
             extra_outputs.append((name, value))
         self.new.outputs = dict([*own[:position], *extra_outputs, *own[position:]])
         self.new.prune()
-        copied = {id(v.node) for v in self.rebuild.map.values()}
+        copied = {id(v.node) for v in self.rebuild.values}
         for node in self.new.nodes:
             if id(node) not in copied and node.source is None:
                 node.source = self.owner or self.checks[-1].words.source
@@ -314,7 +314,7 @@ class _Body:
             (going,) = test.graph.outputs.values()
             both = build.bitwise_and(test.rebuild[going], within_limit)
             both.node.source = _source(node)
-            test.rebuild.map[going] = both
+            test.rebuild.put(going, both)
         if body.checks:
             test.input("rlx.checks", TensorType((len(body.checks),), dtypes.u64))
             test.extra.insert(0, test.extra.pop())

@@ -45,48 +45,53 @@ class Rebuild:
     def __init__(self, graph: Graph) -> None:
         self.old = graph
         self.new = graph.like()
-        self.map: dict[Value, Value] = {}
-        self._done: set[int] = set()
+        self._made: dict[int, tuple[Value, ...]] = {}
+        """New values by the id of the old node."""
         for node in graph.nodes:
             if isinstance(node.op, LEAVES):
                 self.keep(node)
 
     def __getitem__(self, value: Value) -> Value:
         """The new value; brings over what it needs."""
-        if value not in self.map:
+        made = self._made.get(id(value.node))
+        if made is None:
             self.keep(value.node)
-        return self.map[value]
+            made = self._made[id(value.node)]
+        return made[value.index]
 
     def keep(self, node: Node, regions: tuple[Graph, ...] | None = None) -> None:
         """Brings a node over as it is (but for its regions), after those that it needs; nothing if it is there."""
-        if id(node) in self._done:
+        made = self._made
+        if id(node) in made:
             return
-        mapped = self.map
         try:
-            inputs = tuple([mapped[v] for v in node.inputs])
+            inputs = tuple([made[id(v.node)][v.index] for v in node.inputs])
         except KeyError:
             self._keep_after(node, regions)
             return
-        self._adopt(node, inputs, regions)
-
-    def _adopt(self, node: Node, inputs: tuple[Value, ...], regions: tuple[Graph, ...] | None) -> None:
-        self._done.add(id(node))
-        copy = self.new.adopt(node, inputs, regions)
-        for i in range(len(node.types)):
-            self.map[Value(node, i)] = Value(copy, i)
+        made[id(node)] = self.new.adopt(node, inputs, regions).outputs
 
     def _keep_after(self, node: Node, regions: tuple[Graph, ...] | None) -> None:
         """Brings a node over after nodes that it needs, which are not all there yet."""
         stack = [node]
         while stack:
-            top = stack[-1]
-            missing = [v.node for v in top.inputs if v not in self.map]
+            missing = [v.node for v in stack[-1].inputs if id(v.node) not in self._made]
             if missing:
                 stack.extend(missing)
                 continue
-            stack.pop()
-            if id(top) not in self._done:
-                self._adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
+            top = stack.pop()
+            self.keep(top, regions if top is node else None)
+
+    @property
+    def values(self) -> list[Value]:
+        """The new values that stand for old ones."""
+        return [value for made in self._made.values() for value in made]
+
+    def put(self, value: Value, new: Value) -> None:
+        """A value of the new graph takes the place of one old value."""
+        made = list(self._made[id(value.node)])
+        made[value.index] = new
+        self._made[id(value.node)] = tuple(made)
 
     def replace(self, node: Node, *values: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
@@ -95,14 +100,13 @@ class Rebuild:
             _inherit(new_node, node.source or node.name, within=not node.regions)
             if new_node is values[0].node:
                 new_node.name = node.name
-        self._done.add(id(node))
-        self.map.update(zip(node.outputs, values))
+        self._made[id(node)] = values
 
     def finish(self) -> Graph:
         """The new graph with the old one's outputs, without dead nodes."""
         for node in self.old.nodes:
             self.keep(node)
-        self.new.outputs = {name: self.map[value] for name, value in self.old.outputs.items()}
+        self.new.outputs = {name: self[value] for name, value in self.old.outputs.items()}
         self.new.prune()
         return self.new
 

@@ -50,13 +50,13 @@ def first_runs_in_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """No code arrives before this is set."""
     event = threading.Event()
-    hear = arrival.Arrival._hear
+    take = arrival.Arrival._take
 
-    def later(self: arrival.Arrival, said: str, folder: Path, key: str) -> None:
+    def later(self: arrival.Arrival, folder: Path, key: str) -> None:
         event.wait(60)
-        hear(self, said, folder, key)
+        take(self, folder, key)
 
-    monkeypatch.setattr(arrival.Arrival, "_hear", later)
+    monkeypatch.setattr(arrival.Arrival, "_take", later)
     return event
 
 
@@ -393,8 +393,6 @@ def test_damaged_jobs_are_told() -> None:
     for data in (arrival.GRAPH, arrival.GRAPH + b"\xff" * 40, arrival.GRAPH + (2).to_bytes(8, "little") + b"{}"):
         with pytest.raises(ModelError, match="a graph to compile"):
             arrival.unpack_graph(data)
-        with pytest.raises(ModelError, match="first tier"):
-            tiers.quick_artifact(data)
 
 
 def test_a_graph_survives_its_way_to_the_other_process() -> None:
@@ -438,27 +436,25 @@ def test_many_threads_see_one_way_or_the_other(held: threading.Event) -> None:
                 np.testing.assert_allclose(actual, expected, rtol=2e-5)
 
 
-def test_a_process_that_ends_after_the_first_tier_has_its_second_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress = tiers.Worker.progress
+def test_a_process_that_ends_without_code_has_it_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(worker: tiers.Worker) -> Iterator[str]:
+        worker.stop()
+        return iter(())
 
-    def ends_early(worker: tiers.Worker) -> Iterator[str]:
-        key = worker.key
-        for said in progress(worker):
-            if said == arrival.QUICK:
-                data = disk.read(tiers.quick_key(key)) or b""
-                yield said
-        disk.remove(key)
-        disk.write(tiers.quick_key(key), data)
-
-    monkeypatch.setattr(tiers.Worker, "progress", ends_early)
-    monkeypatch.setattr(arrival, "START_S", 0.0)
+    monkeypatch.setattr(tiers.Worker, "progress", ends)
     compiled = Session("cpu").compile(net())
     executable = pending(compiled)
-    executable._arrival.wait()
-    quick = compiled.run([X])[0]
+    key = str(executable._key)
     compiled.finish()
-    assert disk.read(str(executable._key)) and not disk.read(tiers.quick_key(str(executable._key)))
-    np.testing.assert_array_equal(compiled.run([X])[0], quick)
+    assert disk.read(key) and disk.read(arrival.graph_key(key)) is None
+    expected = Session("cpu", compile="before", cache=False).compile(net()).run([X])[0]
+    np.testing.assert_array_equal(compiled.run([X])[0], expected)
+
+
+def test_the_other_process_has_one_tier(tmp_path: Path) -> None:
+    """Its first would be no faster than NumPy, and keep LLVM from the usual code."""
+    arrival._compile(arrival.pack_graph(net(), widest(), Options(tiered=True)), tmp_path, "key")
+    assert disk.read("key") and disk.read(tiers.quick_key("key")) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -1,11 +1,14 @@
-"""Programs of which only the graph is there: another process compiles them, in both tiers (`tiers`). `first_runs` says
-what runs until then.
+"""Programs of which only the graph is there: another process compiles them. `first_runs` says what runs until then.
+
+There is no first tier (`tiers`): products in NumPy are as fast as its code, or faster, and LLVM's second look at the
+program would come so much later.
 
 Run as a program, this module is that process: `python -m rlx.backends.cpu.arrival FOLDER JOB KEY`.
 """
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -36,10 +39,8 @@ WAIT_S = 0.2
 """After which whoever waits for code looks whether anybody else still does."""
 START_S = 0.2
 """That a process needs to start: whoever wants code sooner makes it more quickly here."""
-QUICK, FULL = "quick", "full"
-"""What the other process says when a tier is there."""
-PACKED = "packed"
-"""What it says when it has packed the weights that it was asked for."""
+WRITTEN, PACKED = "written", "packed"
+"""What the other process says when the code is there, and when it has packed the weights that it was asked for."""
 
 
 class Arrival:
@@ -59,8 +60,7 @@ class Arrival:
         self._asked: Source | None = None
         self.packed: disk.MappedEntry | None = None
         """Weights as the program reads them, once the other process has packed them."""
-        self._is_quick = threading.Event()
-        self._is_full = False
+        self._is_there = threading.Event()
         self._temporary = "" if key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
         self._worker = self._started(job)
         self._began = time.monotonic()
@@ -96,7 +96,7 @@ class Arrival:
         return self._asked is not None and self.packed is None and self._thread.is_alive()
 
     def now(self) -> CpuExecutable | None:
-        """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
+        """The program in code, if it is there. Raises CompileError, UnsupportedOp."""
         return self._made if self._made is not None or self._thread.is_alive() else self._here()
 
     def wait(self) -> CpuExecutable:
@@ -105,7 +105,7 @@ class Arrival:
             self._worker.stop()
             return self._here()
         while self._made is None and self._thread.is_alive():  # in a fork it is not, and nobody would set the event
-            self._is_quick.wait(WAIT_S)
+            self._is_there.wait(WAIT_S)
         return self._made or self._here()
 
     def _here(self) -> CpuExecutable:
@@ -128,44 +128,31 @@ class Arrival:
         try:
             for said in self._worker.progress() if self._worker is not None else ():
                 self._hear(said, folder, key)
-            self._complete(folder, key)
         except (OSError, RlxError) as error:
             logs.tell(logs.COMPILES, "compile", f"no code from another process: {error}")
         finally:
-            self._is_quick.set()
+            self._is_there.set()
             disk.remove(graph_key(key), folder)  # it is still there if that process has failed
             if self._temporary:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _hear(self, said: str, folder: Path, key: str) -> None:
-        """Takes the code of a tier, or the weights."""
-        if said == PACKED:
-            assert self._asked is not None and self._key is not None  # it says so of what it was asked for
-            self.packed = disk.map_entry(self._asked.key(self._key))
-            return
-        data = disk.read(tiers.quick_key(key) if said == QUICK else key, folder)
+        """Takes what the other process has made: the code, or the weights."""
+        if said == WRITTEN:
+            self._take(folder, key)
+        elif said == PACKED and self._asked is not None:
+            self.packed = disk.map_entry(self._asked.key(key))
+
+    def _take(self, folder: Path, key: str) -> None:
+        """Takes the code that the other process has written."""
+        data = disk.read(key, folder)
         if data is None:
             return
-        self._is_full = said == FULL
-        artifact = tiers.quick_artifact(data) if said == QUICK else from_bytes(data)
-        if self._made is not None:
-            self._made.loaded.take(artifact.code)
-            return
-        made = CpuExecutable.of(artifact, self._isa, self._options.threads)
+        made = CpuExecutable.of(from_bytes(data), self._isa, self._options.threads)
         made.loaded.key = self._key
-        if said == QUICK:
-            made.loaded.promotion = tiers.Awaited(self._thread)
         with self._lock:
             self._made = self._made or made
-        self._is_quick.set()
-
-    def _complete(self, folder: Path, key: str) -> None:
-        """Makes the second tier here, if the other process has made the first only."""
-        data = None if self._made is None or self._is_full else disk.read(tiers.quick_key(key), folder)
-        if data is not None and self._made is not None:
-            artifact, pieces, isa = tiers.unpack(data)
-            self._made.loaded.take(tiers.write_better(artifact, pieces, isa, folder, key))
-            disk.remove(tiers.quick_key(key), folder)
+        self._is_there.set()
 
 
 def graph_key(key: str) -> str:
@@ -206,32 +193,22 @@ def unpack_graph(job: bytes) -> tuple[Graph, Isa, Options]:
 
 def main(folder: Path, job: str, key: str) -> None:
     """Compiles the graph of a job, and removes the job."""
+    gc.disable()  # what a compile makes lives until its end, and so does the process
     with tiers.finished_with(job, folder) as data:
         _compile(data, folder, key)
+    os._exit(0)  # nothing is left to be done: freeing some million objects would take longer than a tenth of a second
 
 
 def _compile(job: bytes, folder: Path, key: str) -> None:
-    """Writes both tiers of a graph, or the second alone where the first is not worth while."""
+    """Writes the code of a graph. LLVM has the lowest priority, as runs in NumPy go on."""
     graph, isa, options = unpack_graph(job)
     if folder.name.startswith(tiers.TEMPORARY):
         options = replace(options, cache=False)
-    artifact, pieces = build.first_tier(graph, isa, options, folder)
-    if pieces is None:
-        disk.write(key, to_bytes(artifact), folder)
-        _say(FULL)
-        _pack(artifact, isa, folder, key)
-        return
-    disk.write(tiers.quick_key(key), tiers.pack(artifact, pieces, isa), folder)
-    _say(QUICK)
-    if hasattr(os, "nice"):
-        os.nice(tiers.NICE)
-    packing = threading.Thread(target=_pack, args=(artifact, isa, folder, key))  # which waits for memory mostly
-    packing.start()
-    tiers.write_better(artifact, pieces, isa, folder, key)
-    _say(FULL)
-    disk.remove(tiers.quick_key(key), folder)
-    packing.join()
-    _pack(artifact, isa, folder, key)  # if that was asked for since
+    artifact = build.compile_artifact(graph, isa, options, folder, tiers.give_way)
+    disk.write(key, to_bytes(artifact), folder)
+    disk.remove(graph_key(key), folder)
+    _say(WRITTEN)
+    _pack(artifact, isa, folder, key)
 
 
 def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:

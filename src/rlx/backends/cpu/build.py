@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -68,20 +68,15 @@ def built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecu
     return made
 
 
-def first_tier(
-    graph: Graph, isa: Isa, options: Options, place: Path | None = None
-) -> tuple[Artifact, kernel_store.Pieces | None]:
+def first_tier(graph: Graph, isa: Isa, options: Options) -> tuple[Artifact, kernel_store.Pieces | None]:
     """The program in quick code with what better code is made of, or in the usual code and None where little is to be
-    compiled. Raises UnsupportedOp, CompileError.
-
-    place   the cache's folder, if it is not the usual one
-    """
+    compiled. Raises UnsupportedOp, CompileError."""
     from rlx.backends.cpu import schedules, tiers
 
     with collector.paused(), schedules.in_use(isa):
-        program, pieces, clock = _pieces(graph, isa, options, place)
+        program, pieces, clock = _pieces(graph, isa, options, None)
         level = tiers.QUICK_LEVEL if tiers.worth(pieces.texts) else None
-        made = _compiled(graph, program, pieces, clock, isa, options, level, place)
+        made = _compiled(graph, program, pieces, clock, isa, options, level, None)
         return made, pieces if level is not None else None
 
 
@@ -177,12 +172,20 @@ def _interface_digest() -> str:
     return hasher.hexdigest()
 
 
-def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
-    """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
+def compile_artifact(
+    graph: Graph, isa: Isa, options: Options, place: Path | None = None, before_llvm: Callable[[], None] = lambda: None
+) -> Artifact:
+    """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel.
+
+    place        the cache's folder, if it is not the usual one
+    before_llvm  is called when there is nothing left to be done but by LLVM
+    """
     from rlx.backends.cpu import schedules
 
     with collector.paused(), schedules.in_use(isa):
-        return _compiled(graph, *_pieces(graph, isa, options, None), isa, options, None, None)
+        program, pieces, clock = _pieces(graph, isa, options, place)
+        before_llvm()
+        return _compiled(graph, program, pieces, clock, isa, options, None, place)
 
 
 def _pieces(

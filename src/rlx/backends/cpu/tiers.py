@@ -131,15 +131,6 @@ def better(artifact: Artifact, code: list[bytes]) -> Artifact:
     return replace(artifact, code=code, report={**artifact.report, "code_bytes": sum(map(len, code))})
 
 
-def quick_artifact(data: bytes) -> Artifact:
-    """The program of the first tier among what `pack` gave. Raises ModelError."""
-    try:
-        start = 8 + int.from_bytes(data[:8], "little")
-        return from_bytes(data[start : start + int(json.loads(data[8:start])["quick_bytes"])])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"[cache] expected a program of the first tier, got {error}") from None
-
-
 def quick_key(key: str) -> str:
     """The key of a program's first tier."""
     return f"{key}-quick"
@@ -187,10 +178,15 @@ class Worker:
 
 def main(folder: Path, job: str, key: str) -> None:
     """Writes the second tier of a job into a folder of the cache, and removes the job."""
-    if hasattr(os, "nice"):
-        os.nice(NICE)
+    give_way()
     with finished_with(job, folder) as data:
         write_better(*unpack(data), folder, key)
+
+
+def give_way() -> None:
+    """Gives this process the lowest priority."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
 
 
 @contextmanager

@@ -36,8 +36,13 @@ CALLS_BY_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 
 """What LLVM calls of its own accord (memcpy) is called as declared functions are: see `THROUGH_TABLE`."""
 PLAIN = '"no-jump-tables"="true"'
 """Tables of jumps would lie among the constants of all functions, and none could be taken out of an object file."""
+ONCE_A_RUN = "#1"
+"""Attributes of functions that call kernels: without its optimiser LLVM takes a quarter of the time for them, and the
+call of a kernel costs some nanoseconds more."""
 PART_CHARACTERS = 200_000
 """Text that is worth a compiler thread of its own."""
+PARTS_A_THREAD = 4
+"""So that a thread which finds its processor busy leaves more to the others."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Module:
         self.target = target
         self.symbols = tuple(symbols)
         self.head = (
-            f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.lanes * 32}" {PLAIN} }}\n{CALLS_BY_TABLE}'
+            f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.lanes * 32}" {PLAIN} }}\n'
+            f"attributes {ONCE_A_RUN} = {{ nounwind noinline optnone {PLAIN} }}\n{CALLS_BY_TABLE}"
         )
         self._functions: dict[str, str] = {}
         self._of_program: set[str] = set()
@@ -119,12 +125,13 @@ class Module:
         without   functions that come from elsewhere: they are declared only, and all others can be called from outside
         """
         written = {name: text for name, text in self._functions.items() if name not in (without or ())}
-        parts = max(1, min(threads, sum(map(len, written.values())) // PART_CHARACTERS))
+        most = threads * PARTS_A_THREAD if threads > 1 else 1
+        parts = max(1, min(most, sum(map(len, written.values())) // PART_CHARACTERS))
         units = list(written.values())
         if parts == 1 and without is None:
             return [self.head + "\n".join([*self._declarations, *units]) + "\n"]
         units = [_global(unit) for unit in units]
-        elsewhere = [_global(self._functions[name]) for name in without or ()]
+        heads = {unit: _heads(unit) for unit in (*units, *(_global(self._functions[name]) for name in without or ()))}
         shares: list[list[str]] = [[] for _ in range(parts)]
         lengths = [0] * parts
         for unit in sorted(units, key=len, reverse=True):
@@ -134,7 +141,7 @@ class Module:
         texts = []
         for share in shares:
             here = set(share)
-            others = [head for unit in (*units, *elsewhere) if unit not in here for head in _heads(unit)]
+            others = [head for unit, made in heads.items() if unit not in here for head in made]
             texts.append(self.head + "\n".join([*self._declarations, *others, *share]) + "\n")
         return texts
 
@@ -163,9 +170,11 @@ class Function:
             is no part of its text: kernels of different dims are one, and none works out what the caller has
     """
 
-    def __init__(self, module: Module, name: str, parameters: str, linkage: str = "internal") -> None:
+    def __init__(
+        self, module: Module, name: str, parameters: str, linkage: str = "internal", attributes: str = "#0"
+    ) -> None:
         self.module = module
-        self.head = f"define {linkage} void @{name}({parameters}) #0 {{"
+        self.head = f"define {linkage} void @{name}({parameters}) {attributes} {{"
         self.entry: list[str] = []
         self.lines: list[str] = []
         self.block_name = "body"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES, Code, Entry
-from rlx.codegen.simd.function import Callee, Function, Module, Target
+from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module, Target
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import Scheduled
 from rlx.errors import CompileError
@@ -116,14 +116,14 @@ def _write_entry(
     numbers = {id(kernel): number for number, kernel in enumerate(leaves(kernels))}
 
     def write(function: str, some: Sequence[Kernel], linkage: str) -> None:
-        f = Function(module, function, MAIN, linkage)
+        f = Function(module, function, MAIN, linkage, ONCE_A_RUN)
         Entry(f, program, memory, scratch, code, isa.clock, numbers if profile else None).write(some)
         module.add(function, f.text(), of_program=True)
 
     if len(kernels) <= SEGMENT:
         write(name, kernels, "dso_local")
     else:
-        f = Function(module, name, MAIN, linkage="dso_local")
+        f = Function(module, name, MAIN, "dso_local", ONCE_A_RUN)
         for number, first in enumerate(range(0, len(kernels), SEGMENT)):
             segment = f"{name}.{number}"
             write(segment, kernels[first : first + SEGMENT], "internal")
@@ -134,7 +134,7 @@ def _write_entry(
 
 def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) -> None:
     """Bytes of the arena at these dims: slots of temporaries, then scratch for each thread."""
-    f = Function(module, name, "ptr %dims, i64 %threads, ptr %bytes", linkage="dso_local")
+    f = Function(module, name, "ptr %dims, i64 %threads, ptr %bytes", "dso_local", ONCE_A_RUN)
     total = f.mul(f.dim(scratch), "%threads")
     for size in memory.sizes:
         total = f.add(total, f.dim(size))
