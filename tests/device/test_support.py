@@ -56,11 +56,11 @@ def test_ops_that_one_kernel_does_are_native(device: str) -> None:
 
 
 def test_what_is_taken_apart_says_why() -> None:
-    graph = Graph("narrow")
-    q = graph.input("q", (1, 4, "n", 16), "f16")
+    graph = Graph("wide")
+    q = graph.input("q", (1, 4, "n", 16), "f64")
     graph.output(rlx.attention(q, q, q, causal=True, window=4))
-    narrow = reports(graph, "cpu")["attention"]
-    assert (narrow.fate, narrow.reason) == ("decomposed", "f16: the kernel is for f32")
+    wide = reports(graph, "cpu")["attention"]
+    assert (wide.fate, wide.reason) == ("decomposed", "f64: the kernel is for f32, f16, bf16")
     assert reports(net(), "cpu")["attention"] == OpReport("attention_4", "attention", "native")
     forced = reports(net(), "cpu", Dispatch("force-common"))["attention"]
     assert (forced.fate, forced.reason) == ("decomposed", "the options take it apart")

@@ -13,6 +13,7 @@ from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
 from rlx.codegen.simd import attention
 from rlx.codegen.simd.module import schedule_of
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.interpreter import evaluate
 from rlx.kernel.ir.attention import FusedAttention
@@ -21,32 +22,42 @@ from support import run_on
 
 from .test_bytes import KINDS
 
+ROUNDINGS = {"f32": 2e-5, "f16": 2e-3, "bf16": 2e-2}
+"""What results may be off by, of what dtypes."""
 
-def numbers(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+def numbers(*shape: int, seed: int = 0, dtype: str = "f32") -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtypes.parse(dtype).numpy)
+
+
+def assert_close(actual: Any, expected: Any, dtype: str, why: str = "") -> None:
+    assert actual.dtype == expected.dtype
+    near = ROUNDINGS[dtype]
+    np.testing.assert_allclose(actual.astype("f4"), expected.astype("f4"), rtol=near, atol=near, err_msg=why)
 
 
 @pytest.mark.parametrize("device", KINDS)
 @pytest.mark.parametrize("features, values", [(8, 6), (33, 150), (1, 16)])
-@pytest.mark.parametrize("known", [True, False])
-def test_any_number_of_queries(features: int, values: int, known: bool, device: str) -> None:
+@pytest.mark.parametrize("known, dtype", [(True, "f32"), (False, "f32"), (False, "f16"), (True, "bf16")])
+def test_any_number_of_queries(features: int, values: int, known: bool, dtype: str, device: str) -> None:
     """Shared heads, a causal mask whose place is not the end, an added mask, rows without a key."""
     for queries in (1, 3, attention.FEW, attention.FEW + 1, 20):
         graph = Graph()
-        q = graph.input("q", (2, 4, queries if known else "queries", features))
-        k, v = graph.input("k", (2, 2, "keys", features)), graph.input("v", (2, 2, "keys", values))
-        mask = graph.input("mask", (queries if known else "queries", "keys"))
+        q = graph.input("q", (2, 4, queries if known else "queries", features), dtype)
+        k = graph.input("k", (2, 2, "keys", features), dtype)
+        v = graph.input("v", (2, 2, "keys", values), dtype)
+        mask = graph.input("mask", (queries if known else "queries", "keys"), dtype)
         graph.output(build.attention(q, k, v), name="plain")
         graph.output(build.attention(q, k, v, mask, causal=True, offset=2), name="masked")
         graph.output(build.attention(q, k, v, causal=True, offset=-1, empty="nan"), name="empty")
         inputs = {
-            "q": numbers(2, 4, queries, features), "k": numbers(2, 2, 21, features, seed=1),
-            "v": numbers(2, 2, 21, values, seed=2), "mask": numbers(queries, 21, seed=3),
+            "q": numbers(2, 4, queries, features, dtype=dtype), "k": numbers(2, 2, 21, features, seed=1, dtype=dtype),
+            "v": numbers(2, 2, 21, values, seed=2, dtype=dtype), "mask": numbers(queries, 21, seed=3, dtype=dtype),
         }  # fmt: skip
         actual = run_on(device, graph, inputs, {})
         expected = evaluate(graph, inputs, {}, {"queries": queries, "keys": 21})
         for name, reference in zip(graph.outputs, expected):
-            np.testing.assert_allclose(actual[name], reference, rtol=2e-5, atol=2e-5)
+            assert_close(actual[name], reference, dtype)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -112,17 +123,29 @@ def test_no_keys(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", KINDS)
-def test_features_behind_the_last_do_not_count(device: str) -> None:
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("dtype", ROUNDINGS)
+def test_features_behind_the_last_do_not_count(dtype: str, queries: int, device: str) -> None:
     """Of keys that lie within larger rows: what is beside them is NaN."""
     graph = Graph()
-    q, rows = graph.input("q", (1, 1, 1, 5)), graph.input("rows", (1, 1, 7, 12))
+    q, rows = graph.input("q", (1, 1, queries, 5), dtype), graph.input("rows", (1, 1, 7, 12), dtype)
     graph.output(build.attention(q, rows[:, :, :, 2:7], rows[:, :, :, 3:8]), name="y")
-    inside = numbers(1, 1, 7, 12)
+    inside = numbers(1, 1, 7, 12, dtype=dtype)
     inside[..., :2], inside[..., 8:] = np.nan, np.nan
-    inputs = {"q": numbers(1, 1, 1, 5, seed=1), "rows": inside}
+    inputs = {"q": numbers(1, 1, queries, 5, seed=1, dtype=dtype), "rows": inside}
     actual = run_on(device, graph, inputs, {})["y"]
-    np.testing.assert_allclose(actual, evaluate(graph, inputs, {}, {})[0], rtol=1e-5, atol=1e-6)
-    assert np.isfinite(actual).all()
+    assert_close(actual, evaluate(graph, inputs, {}, {})[0], dtype)
+    assert np.isfinite(actual.astype("f4")).all()
+
+
+def test_narrow_operands_are_read_as_they_are() -> None:
+    """And no score is in memory: attention of f16 and bf16 is one kernel."""
+    for dtype in ("f16", "bf16"):
+        graph = rlx.Graph()
+        q, k = graph.input("q", (1, 2, "n", 8), dtype), graph.input("k", (1, 2, "keys", 8), dtype)
+        graph.output(build.attention(q, k, k))
+        program, _ = program_of(graph, isa.detect(), Options())
+        assert [type(kernel.work) for kernel in program.main] == [FusedAttention]
 
 
 def test_only_the_code_that_may_run_is_made() -> None:

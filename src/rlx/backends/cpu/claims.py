@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlx.backends.base import Unsupported
 from rlx.backends.claims import attention_unsupported, is_static
+from rlx.codegen.simd.attention import DTYPES as DTYPES_OF_ATTENTION
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.kernel.passes.twiddles import gains
@@ -18,8 +19,8 @@ DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_comple
 def attention(node: Node) -> str:
     """Why the fused attention kernel does not take a node; empty if it does."""
     q = node.inputs[0].type
-    if q.dtype is not dtypes.f32:
-        return f"{q.dtype}: the kernel is for f32"
+    if q.dtype not in DTYPES_OF_ATTENTION:
+        return f"{q.dtype}: the kernel is for {', '.join(dtype.name for dtype in DTYPES_OF_ATTENTION)}"
     return attention_unsupported(node)
 
 

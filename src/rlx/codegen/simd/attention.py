@@ -2,7 +2,8 @@
 product with the values, all in cache. A position is one (batch, head).
 
 Whole score rows are kept (no online softmax): for the lengths at which attention on a CPU is used they stay in L2. Few
-queries, as a decoder's step has, read keys and values where they lie: panels would be read once.
+queries, as a decoder's step has, read keys and values where they lie: panels would be read once. f16 and bf16 become
+f32 when they are read, and results are rounded once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import gemm
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import Callee, Function, Module
+from rlx.codegen.simd.function import Callee, Function, Module, memory_type
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
@@ -36,6 +37,7 @@ from rlx.kernel.schedule.schedule import Schedule, Tile
 BATCH, HEAD, PLACE, FEATURE = 0, 1, 2, 3
 FEW = 4
 """Queries up to which nothing is packed."""
+DTYPES = (dtypes.f32, dtypes.f16, dtypes.bf16)
 MOST_SUMS = 8
 """Vectors of sums over keys at a time."""
 _WIDEST = 1 << 40
@@ -84,8 +86,8 @@ class ScheduledAttention(WholePositions):
 
 
 def takes(work: FusedAttention) -> bool:
-    """Whether the kernel fits: f32 with neighbouring features of queries side by side."""
-    return work.dtype is dtypes.f32 and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
+    """Whether the kernel fits: neighbouring features of queries side by side."""
+    return work.dtype in DTYPES and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
 
 
 def skips(work: FusedAttention) -> bool:
@@ -110,7 +112,7 @@ def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
     value_width = -(-work.value_features // features) * features
     floats = dims.add(
         dims.mul(padded, rows + work.features),
-        dims.add(dims.mul(work.keys, value_width), rows * (features + 16)),
+        dims.add(dims.mul(work.keys, value_width), rows * (features + 16 + work.features)),
     )
     keys = work.keys
     if work.window is not None and skips(work):
@@ -138,13 +140,14 @@ class _AttentionWriter:
         keys, width = f.dim(work.keys), str(self.key_width)
         self.panels = f.ceil_divide(keys, width)
         self.padded = f.mul(self.panels, width)
-        # scratch: score rows, transposed keys, values in panels, one tile of the result
+        # scratch: score rows, transposed keys, values in panels, one tile of the result, its sums, its queries as f32
         self.scores = "%scratch"
         self.k_panels = f.offset(self.scores, "float", f.mul(self.padded, str(self.scheduled.rows)))
         self.v_panels = f.offset(self.k_panels, "float", f.mul(self.padded, str(work.features)))
         values = f.mul(keys, str(self.value_panels * self.value_width))
         self.tile = f.offset(self.v_panels, "float", values)
         self.sums = f.offset(self.tile, "float", str(self.scheduled.rows * self.value_width))
+        self.queries = f.offset(self.sums, "float", str(self.scheduled.rows * 16))
         f.loop("%begin", "%end", 1, [], self._position)
         return f
 
@@ -246,9 +249,11 @@ class _AttentionWriter:
 
     def _part(self, row: str, j: int, features: int) -> str:
         """A vector of a row's features, zeros behind the last."""
-        remaining = features - j * self.lanes
+        remaining, dtype = features - j * self.lanes, self.work.dtype
         mask = lane_mask(self.body, str(remaining)) if remaining < self.lanes else None
-        return self.body.load_vector(self.f.offset(row, "float", str(j * self.lanes)), "float", 4, mask)
+        place = self.f.offset(row, memory_type(dtype), str(j * self.lanes))
+        raw = self.body.load_vector(place, memory_type(dtype), dtype.itemsize, mask)
+        return self.body.decode(Reg(raw, dtype, True)).name
 
     # tiles of queries
 
@@ -260,7 +265,7 @@ class _AttentionWriter:
         def key_panel(panel: str, _: list[str]) -> list[str]:
             column = f.mul(panel, str(self.key_width))
             target = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
-            source = Source(work.k[0], work.k[1], column, target, True)
+            source = Source(work.k[0], work.k[1], column, target, True, work.dtype)
             extents = (str(work.features), f.sub(keys, column))
             pack_panel(self.body, (FEATURE, PLACE), self.scheduled.key_vectors, extents, source)
             return []
@@ -270,7 +275,7 @@ class _AttentionWriter:
         for panel in range(self.value_panels):
             column = panel * self.value_width
             target = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
-            source = Source(work.v[0], work.v[1], str(column), target, ragged)
+            source = Source(work.v[0], work.v[1], str(column), target, ragged, work.dtype)
             extents = (keys, str(work.value_features - column))
             pack_panel(self.body, (PLACE, FEATURE), self.scheduled.value_vectors, extents, source)
 
@@ -279,8 +284,7 @@ class _AttentionWriter:
         self.body.push()
         first, height = tile_at(f, tile, base, extra)
         self.body.axes[PLACE] = first
-        offset = work.q[1]
-        queries = self._row(work.q)
+        queries, lda = self._rows_of_queries(first, height)
         low, last = self._seen(first, height)
         begin = f.divide(low, str(self.key_width))
         low = f.mul(begin, str(self.key_width))
@@ -290,7 +294,6 @@ class _AttentionWriter:
             column = f.mul(panel, str(self.key_width))
             right = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
             target = f.offset(self.scores, "float", column)
-            lda = f.dim(offset.coefficient(PLACE))
             operands = BlockOperands(queries, lda, right, target, self.padded, str(work.features), right)
             call_core(f, height, self.scheduled.rows, self.scheduled.key_vectors, operands)
             return []
@@ -301,6 +304,27 @@ class _AttentionWriter:
             self._values(panel, first, height, low, last)
         self.body.pop()
         return []
+
+    def _rows_of_queries(self, first: str, height: str) -> tuple[str, str]:
+        """Where the rows of a tile's queries lie as f32, and how far apart."""
+        f, work = self.f, self.work
+        if work.dtype is dtypes.f32:
+            return self._row(work.q), f.dim(work.q[1].coefficient(PLACE))
+
+        def one(row: str, _: list[str]) -> list[str]:
+            self.body.push()
+            self.body.axes[PLACE] = f.add(first, row)
+            place, target = self._row(work.q), f.offset(self.queries, "float", f.mul(row, str(work.features)))
+            for j in range(-(-work.features // self.lanes)):
+                remaining = work.features - j * self.lanes
+                mask = lane_mask(self.body, str(remaining)) if remaining < self.lanes else None
+                where = f.offset(target, "float", str(j * self.lanes))
+                self.body.store_vector(self._part(place, j, work.features), where, "float", 4, mask)
+            self.body.pop()
+            return []
+
+        f.loop("0", height, 1, [], one)
+        return self.queries, str(work.features)
 
     def _seen(self, first: str, count: str) -> tuple[str, str]:
         """The first key that queries `first` … look at, `count` of them, and the one behind the last."""
@@ -384,7 +408,7 @@ class _AttentionWriter:
             if dtype is dtypes.bool_:
                 scaled = ex.select(element, scaled, ex.const(work.fill, dtypes.f32))
             else:
-                scaled = scaled + element
+                scaled = scaled + ex.cast(element, dtypes.f32)
         limit = Expr("register", dtypes.i64, (), "limit")
         if work.causal or work.window is not None:
             self.body.remember(limit, Reg(f.add(query, f.dim(work.offset)), dtypes.i64, False))
@@ -465,7 +489,7 @@ class _AttentionWriter:
         remaining = work.value_features - start
         mask = lane_mask(self.body, str(remaining)) if remaining < self.lanes else None
         self.body.vector = Vector(FEATURE, mask)
-        self.body.store(work.out[0], work.out[1], Reg(value, dtypes.f32, True))
+        self.body.store(work.out[0], work.out[1], Reg(value, work.dtype, True))
         self.body.vector = None
         self.body.pop()
 

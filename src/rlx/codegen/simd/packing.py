@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.codegen.simd.body import Body, lane_mask
-from rlx.codegen.simd.function import register_type
-from rlx.codegen.simd.registers import Vector
+from rlx.codegen.simd.function import memory_type, register_type
+from rlx.codegen.simd.registers import Reg, Vector
 from rlx.codegen.simd.transpose import transpose
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -16,7 +16,7 @@ from rlx.kernel.ir.index import Linear, load
 @dataclass(frozen=True)
 class Source:
     """What `pack_panel` copies: slot and offset of the matrix, the panel's first column, where it goes, and its
-    dtype."""
+    dtype. f16 and bf16 become f32."""
 
     slot: int
     offset: Linear
@@ -78,7 +78,7 @@ def _pack_transposed(
 ) -> None:
     """Columns lie along memory: squares of lanes x lanes elements are read along it and turned in registers."""
     f, lanes, scalar = body.f, body.lanes, register_type(source.dtype)
-    kind = body.kind(scalar, True)
+    kind, held = body.kind(scalar, True), body.kind(memory_type(source.dtype), True)
     k_axis, n_axis = work_axes
     last = f.smax(f.sub(extents[1], "1"), "0")
 
@@ -90,7 +90,8 @@ def _pack_transposed(
                 inside = f.smin(str(j * lanes + lane), last)
                 body.axes[k_axis], body.axes[n_axis] = k, f.add(source.column, inside)
                 where = body.pointer(source.slot, source.dtype, source.offset)
-                rows.append(f.value(f"load {kind}, ptr {where}, align 4"))
+                raw = f.value(f"load {held}, ptr {where}, align {min(source.dtype.itemsize, 4)}")
+                rows.append(body.decode(Reg(raw, source.dtype, True)).name)
                 body.pop()
             for lane, row in enumerate(transpose(body, rows, scalar)):
                 place = f.add(f.mul(f.add(k, str(lane)), str(vectors * lanes)), str(j * lanes))
