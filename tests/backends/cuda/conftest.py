@@ -10,6 +10,7 @@ import pytest
 from rlx.backends.base import Probe
 from rlx.backends.cuda import CudaBackend, device
 from rlx.device import registry
+from rlx.runtime.compiler import CODE
 from tools import emulate_cuda
 
 from .emulated_driver import EmulatedDriver
@@ -29,6 +30,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
     monkeypatch.setattr(device, "_drivers", {(os.getpid(), "cuda"): emulated})
     monkeypatch.setattr(device, "_devices", {})
     monkeypatch.setattr(CudaBackend, "probe", lambda self: Probe(devices=("Emulated",)))
+    CODE.clear()  # programs of other tests, on drivers of theirs
     registry.refresh()
     yield emulated
     registry.refresh()

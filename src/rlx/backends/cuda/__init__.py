@@ -95,7 +95,7 @@ class DriverBackend(Backend):
         plan = build.build(graph, options, self.maker().on(device.architecture))
         texts = list(plan.texts.items())
         codes = dict(zip(plan.texts, device.compiled(texts, options.cache)))
-        executable = CudaExecutable(plan, device, codes, options.profile)
+        executable = CudaExecutable(plan, device, codes, options.profile, options.cache)
         executable.compile_ns = time.perf_counter_ns() - start
         return executable
 

@@ -1,0 +1,605 @@
+"""Products by cuBLASLt: what it is given, when, what fails there, and what is chosen and kept."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.cuda import blas, cublaslt, device
+from rlx.backends.cuda.blas import Blas, ProductLaunch
+from rlx.backends.cuda.bound import CudaBound
+from rlx.backends.cuda.executable import CudaExecutable
+from rlx.backends.cuda.products import Operand, Product
+from rlx.errors import DeviceLost, DriverError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+from .emulated_driver import EmulatedDriver
+from .fake_cublaslt import (
+    ALLOC_FAILED,
+    EXECUTION_FAILED,
+    INTERNAL_ERROR,
+    INVALID_VALUE,
+    NOT_INITIALIZED,
+    NOT_SUPPORTED,
+    FakeLibrary,
+    build,
+    installed,
+)
+from .graphs import compiled, settle
+
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+ROWS = 40
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("cublaslt"))
+
+
+@pytest.fixture
+def fake(driver: EmulatedDriver, library: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    """The library, which `auto` has make products of few rows too."""
+    monkeypatch.setattr(blas, "LEAST_ROWS", 8)
+    monkeypatch.setattr(blas, "MOST_REPEATS", 2)
+    return installed(monkeypatch, library, driver)
+
+
+@pytest.fixture
+def always(fake: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    monkeypatch.setenv("RLX_CUDA_BLAS", "always")
+    return fake
+
+
+def whole(shape: tuple[int, ...], seed: int, dtype: str = "f16") -> Array:
+    """Small whole numbers: sums are exact in any order, and in 16 bits."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(NUMPY[dtype])
+
+
+def wide(array: Array) -> Array:
+    return np.asarray(array).astype(np.float64)
+
+
+def bound_of(executable: CudaExecutable, **sizes: int) -> CudaBound:
+    bound = executable.bind(sizes)
+    assert isinstance(bound, CudaBound)
+    return bound
+
+
+def products(bound: CudaBound) -> list[ProductLaunch]:
+    """What the library makes of a program that has run."""
+    return [launch for launch in bound._whole() if isinstance(launch, ProductLaunch)]
+
+
+def dense(n: int = 72, k: int = 64, dtype: str = "f16") -> tuple[CudaExecutable, Array, Array]:
+    """x[m, k] @ w[k, n], with its x and what comes out."""
+    graph = Graph("dense")
+    graph.output(graph.input("x", ("m", k), dtype) @ graph.param("w", (k, n), dtype))
+    x, w = whole((ROWS, k), 1, dtype), whole((k, n), 2, dtype)
+    return compiled(graph, {"w": w}), x, wide(x) @ wide(w)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("out", ["same", "f32"])
+def test_a_weight_a_bias_and_a_residual(dtype: str, out: str, always: FakeLibrary) -> None:
+    """Weights lie in panels, and come plain to the library."""
+    graph, to = Graph("layer"), dtype if out == "same" else out
+    x, residual = graph.input("x", ("m", 64), dtype), graph.input("residual", ("m", 72), to)
+    sums = (x @ graph.param("w", (64, 72), dtype)).cast(to)
+    graph.output(sums + graph.param("bias", (72,), to) + residual)
+    given = whole((ROWS, 64), 1, dtype), whole((ROWS, 72), 2, to)
+    w, bias = whole((64, 72), 3, dtype), whole((72,), 4, to)
+    bound = bound_of(compiled(graph, {"w": w, "bias": bias}), m=ROWS)
+    (result,) = bound(given)
+    np.testing.assert_array_equal(wide(result), wide(given[0]) @ wide(w) + wide(bias) + wide(given[1]))
+    (launch,) = products(bound)
+    assert launch.places.added != launch.places.result and launch.places.bias
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("turned_left", "turned_right"), [(False, False), (True, False), (False, True), (True, True)])
+def test_sides_of_a_run_as_they_lie(
+    dtype: str, turned_left: bool, turned_right: bool, always: FakeLibrary, driver: EmulatedDriver
+) -> None:
+    """Batches, and right sides that are transposed in memory."""
+    graph = Graph("sides")
+    x = graph.input("x", (3, 64, ROWS) if turned_left else (3, ROWS, 64), dtype)
+    y = graph.input("y", (3, 56, 64) if turned_right else (3, 64, 56), dtype)
+    left = x.transpose(0, 2, 1) if turned_left else x
+    right = y.transpose(0, 2, 1) if turned_right else y
+    graph.output(left @ right)
+    given = whole(x.shape, 1, dtype), whole(y.shape, 2, dtype)
+    bound = bound_of(compiled(graph))
+    (result,) = bound(given)
+    expected = [
+        wide(array).transpose(0, 2, 1) if turned else wide(array)
+        for array, turned in zip(given, (turned_left, turned_right))
+    ]
+    np.testing.assert_array_equal(wide(result), expected[0] @ expected[1])
+    assert len(products(bound)) == 1
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_sides_that_lie_across(turned: tuple[bool, bool], always: FakeLibrary, driver: EmulatedDriver) -> None:
+    """With rows that are longer than their matrices, of a batch of two."""
+    m, n, k, lead = 24, 16, 40, 48
+    opened = device.open_device(0)
+    arrays = [whole((2, 3, lead, lead), seed) for seed in range(4)]
+    extents = [(k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n), (m, n), (m, n)]
+    with opened.work("run") as calls:
+        memory = [opened.allocate(array.nbytes, "operands") for array in arrays]
+        for array, place in zip(arrays, memory):
+            calls.copy_in(place.pointer, array.ctypes.data, array.nbytes, opened.stream)
+        operands = [
+            Operand(slot, 0, lead, 3 * lead * lead, across) for slot, across in enumerate((*turned, False, False))
+        ]
+        product = Product(m, n, k, 2, dtypes.f16, dtypes.f16, *operands)
+        operation = blas.operation_of(always.open(), product)
+        places = blas.places_of(product, tuple(place.pointer for place in memory))
+        operation.run(
+            operation.algorithms(places, 1 << 20, 8)[1], places, memory[0].pointer, calls.stream_number(opened.stream)
+        )
+        result = np.empty_like(arrays[2])
+        calls.copy_out(result.ctypes.data, memory[2].pointer, result.nbytes, opened.stream)
+    left, right, _, added = (wide(array[:, 0, :rows, :columns]) for array, (rows, columns) in zip(arrays, extents))
+    left, right = (side.transpose(0, 2, 1) if across else side for side, across in zip((left, right), turned))
+    np.testing.assert_array_equal(wide(result[:, 0, :m, :n]), left @ right + added)
+
+
+def test_a_batch_with_one_weight_is_rows(always: FakeLibrary) -> None:
+    graph = Graph("batch")
+    graph.output(graph.input("x", (5, 16, 64), "f16") @ graph.param("w", (64, 40), "f16"))
+    x, w = whole((5, 16, 64), 1), whole((64, 40), 2)
+    bound = bound_of(compiled(graph, {"w": w}))
+    np.testing.assert_array_equal(wide(bound([x])[0]), wide(x) @ wide(w))
+    assert len(products(bound)) == 1
+
+
+def test_a_batch_with_a_weight_for_each(always: FakeLibrary) -> None:
+    graph = Graph("several")
+    graph.output(graph.input("x", (3, 66, 96), "f16") @ graph.param("w", (3, 96, 40), "f16"))
+    x, w = whole((3, 66, 96), 1), whole((3, 96, 40), 2)
+    bound = bound_of(compiled(graph, {"w": w}))
+    np.testing.assert_array_equal(wide(bound([x])[0]), wide(x) @ wide(w))
+    assert len(products(bound)) == 1
+
+
+def test_weights_that_end_within_a_panel(always: FakeLibrary) -> None:
+    """Of f32, whose rows may begin anywhere."""
+    executable, x, expected = dense(n=37, k=45, dtype="f32")
+    bound = bound_of(executable, m=ROWS)
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    assert len(products(bound)) == 1
+
+
+@pytest.mark.parametrize(("n", "k"), [(70, 64), (33, 40)])
+def test_what_the_library_refuses_stays_ours(n: int, k: int, always: FakeLibrary) -> None:
+    """Rows of 16-bit numbers that do not begin at multiples of 16 bytes."""
+    executable, x, expected = dense(n, k)
+    bound = bound_of(executable, m=ROWS)
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    assert not products(bound) and "MatmulAlgoGetHeuristic" in always.calls()
+
+
+def test_a_bias_of_f32_is_rounded_where_sums_are(always: FakeLibrary) -> None:
+    """A net of f32 in the precision f16: the copy of its bias has the dtype of results, and is made once."""
+    graph = Graph("narrowed")
+    x = graph.input("x", ("m", 64), "f32")
+    hidden = ops.relu(x @ graph.param("first", (64, 64), "f32") + graph.param("bias", (64,), "f32"))
+    last = hidden @ graph.param("second", (64, 64), "f32") + graph.param("other", (64,), "f32")
+    graph.output(last @ graph.param("third", (64, 64), "f32"))
+    random = np.random.default_rng(0)
+    given = {name: (random.standard_normal((64, 64)) / 8).astype("f4") for name in ("first", "second", "third")}
+    given |= {name: random.standard_normal(64).astype("f4") for name in ("bias", "other")}
+    bound = bound_of(compiled(graph, given, Options(cache=False, precision="f16")), m=ROWS)
+    x_given = random.standard_normal((ROWS, 64)).astype("f4")
+    (result,) = bound([x_given])
+    hidden_given = np.maximum(wide(x_given) @ wide(given["first"]) + given["bias"], 0)
+    expected = (hidden_given @ wide(given["second"]) + given["other"]) @ wide(given["third"])
+    np.testing.assert_allclose(wide(result), expected, atol=2e-2)
+    made = products(bound)
+    assert any(len(launch.held) == 2 for launch in made), [launch.kernel.name for launch in made]
+
+
+def test_epilogues_that_are_more_stay_ours(always: FakeLibrary) -> None:
+    graph = Graph("gelu")
+    x = graph.input("x", (ROWS, 64), "f16")
+    graph.output(ops.gelu(x @ graph.param("w", (64, 64), "f16")))
+    bound = bound_of(compiled(graph, {"w": whole((64, 64), 2)}))
+    bound([whole((ROWS, 64), 1)])
+    assert not products(bound) and not always.calls()
+
+
+def test_precisions_of_our_own_stay_ours(always: FakeLibrary) -> None:
+    graph = Graph("parts")
+    graph.output(graph.input("x", (ROWS, 64), "f32") @ graph.param("w", (64, 64), "f32"))
+    bound = bound_of(compiled(graph, {"w": whole((64, 64), 2, "f32")}, Options(cache=False, precision="f32_fast")))
+    bound([whole((ROWS, 64), 1, "f32")])
+    assert not products(bound) and not always.calls()
+
+
+def test_as_many_rows_as_a_table_of_the_device_says_stay_ours(always: FakeLibrary) -> None:
+    graph = Graph("appending")
+    row, counted = graph.input("row", (1, 64), "f16"), graph.input("cached", ("past",), "u8")
+    past = counted.shape[0]
+    state = graph.state("cache", (80, 64), "f16")
+    written = ops.update_slice(state, row, ops.dims_tensor(graph, values=(past,)).reshape(()))
+    graph.set_next(state, written)
+    seen = ops.slice(written, starts=(0, 0), stops=(dims.add(past, 1), 64), steps=(1, 1))
+    graph.output(ops.reduce_sum(seen @ graph.param("w", (64, 40), "f16"), axes=(0,)), name="sum")
+    w, rows = whole((64, 40), 1), whole((72, 64), 2) // 2
+    program = rlx.Session("cuda").compile(graph)
+    program.set_param("w", w)
+    program.bind_handle("cache", np.concatenate([rows[:62], np.zeros((18, 64), np.float16)]))
+    for past in range(62, 66):
+        (result,) = program.run([rows[past : past + 1], np.zeros(past, np.uint8)])
+        np.testing.assert_array_equal(wide(result), wide(rows[: past + 1] @ w).sum(0))
+    assert not always.calls()
+
+
+# runs
+
+
+def test_runs_are_replayed_with_other_inputs_and_weights(always: FakeLibrary, driver: EmulatedDriver) -> None:
+    executable, x, _ = dense()
+    bound = bound_of(executable, m=ROWS)
+    for seed in range(1, 5):
+        x = whole((ROWS, 64), seed)
+        with driver.counted() as calls:
+            (result,) = bound([x])
+        np.testing.assert_array_equal(wide(result), wide(x) @ wide(whole((64, 72), 2)))
+    assert calls.count("replay") == 1 and not calls.count("launch")
+    other = whole((64, 72), 9)
+    executable.set_params({"w": other})
+    always.calls()
+    for _ in range(3):
+        np.testing.assert_array_equal(wide(bound([x])[0]), wide(x) @ wide(other))
+    assert "MatmulAlgoGetHeuristic" not in always.calls()
+
+
+def test_no_kernel_begins_before_a_product_of_the_library_ends(
+    always: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph("chain")
+    y = graph.input("x", (ROWS, 64), "f16") @ graph.param("w", (64, 64), "f16")
+    graph.output(ops.reduce_sum(y, axes=(1,)), y)
+    executable = compiled(graph, {"w": whole((64, 64), 2)})
+    bound = bound_of(executable)
+    bound([whole((ROWS, 64), 1)])
+    given: list[tuple[str, bool]] = []
+    launch, run = driver.launch, ProductLaunch.on
+
+    def noting(
+        function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool, *rest: Any
+    ) -> None:
+        given.append(("kernel", overlapping))
+        launch(function, blocks, lanes, arguments, stream, overlapping, *rest)
+
+    def noting_product(self: ProductLaunch, driver: Any, stream: Any, overlapping: bool = False) -> None:
+        given.append(("product", overlapping))
+        run(self, driver, stream)
+
+    monkeypatch.setattr(driver, "launch", noting)
+    monkeypatch.setattr(ProductLaunch, "on", noting_product)
+    bound([whole((ROWS, 64), 1)])
+    behind = [after for before, after in pairwise(given) if before[0] == "product"]
+    assert behind and not any(overlapping for _, overlapping in behind)
+    assert not any(overlapping for kind, overlapping in given if kind == "product")
+
+
+def test_profiles_have_the_librarys_times(always: FakeLibrary) -> None:
+    graph = Graph("timed")
+    graph.output(graph.input("x", (ROWS, 64), "f16") @ graph.param("w", (64, 72), "f16"))
+    executable = compiled(graph, {"w": whole((64, 72), 2)}, Options(cache=False, profile=True))
+    always.costs = dict.fromkeys(range(3), 50_000)
+    (time,) = bound_of(executable).profile([whole((ROWS, 64), 1)])
+    assert time.total_ns > 50_000
+
+
+def test_nothing_is_measured_on_memory_of_a_run(always: FakeLibrary) -> None:
+    executable, x, _ = dense()
+    bound = bound_of(executable, m=ROWS)
+    bound([x])
+    assert bound._memory is not None
+    first, end = bound._memory.pointer, bound._memory.pointer + bound._memory.nbytes
+    weights = [(m.pointer, m.pointer + m.nbytes) for m in executable.weights().memory.values()]
+    *measured, run = always.places
+    assert len(measured) > 3
+    for pairs in measured:
+        for place, nbytes in (*pairs[:4], pairs[5]):
+            assert all(place + nbytes <= low or place >= high for low, high in [(first, end), *weights])
+    assert first <= run[3][0] < end
+
+
+def test_what_is_made_there_is_destroyed(always: FakeLibrary) -> None:
+    before = always.living
+    executable, x, _ = dense()
+    bound = bound_of(executable, m=ROWS)
+    for _ in range(3):
+        bound([x])
+    assert always.living > before + 1
+    settle(executable)
+    del executable, bound
+    gc.collect()
+    assert always.living == before + 1  # the device's handle
+    device._devices.clear()
+    gc.collect()
+    assert always.living == before
+
+
+# choices
+
+
+@pytest.mark.parametrize(
+    ("own", "costs", "chosen"),
+    [
+        (50_000, (40_000, 10_000, 20_000), 1),
+        (50_000, (30_000, 40_000, 60_000), 0),
+        (9_000, (40_000, 10_000, 20_000), None),
+    ],
+)
+def test_the_fastest_is_chosen(
+    own: int, costs: tuple[int, ...], chosen: int | None, fake: FakeLibrary, driver: EmulatedDriver
+) -> None:
+    driver.launch_ns, fake.costs = own, dict(enumerate(costs))
+    executable, x, expected = dense()
+    bound = bound_of(executable, m=ROWS)
+    for _ in range(3):
+        np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    made = products(bound)
+    assert len(made) == (chosen is not None)
+    if chosen is not None:
+        assert fake.jobs[-1] == chosen
+    (choice,) = choices(executable).values()
+    assert choice.own_ns >= own and min(costs) <= choice.library_ns < min(costs) + 1000
+
+
+def choices(executable: CudaExecutable) -> dict[str, blas.Choice]:
+    found = executable.device.blas
+    assert isinstance(found, Blas)
+    return found.choices
+
+
+def test_a_gain_within_the_noise_is_none(fake: FakeLibrary, driver: EmulatedDriver) -> None:
+    driver.launch_ns, fake.costs = 1_000_000, dict.fromkeys(range(3), 990_000)
+    executable, x, _ = dense()
+    bound = bound_of(executable, m=ROWS)
+    bound([x])
+    assert not products(bound)
+
+
+def test_few_rows_stay_ours(fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "LEAST_ROWS", ROWS + 1)
+    driver.launch_ns = 50_000
+    executable, x, _ = dense()
+    bound_of(executable, m=ROWS)([x])
+    assert not fake.calls()
+
+
+def test_off_is_off(fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CUDA_BLAS", "off")
+    driver.launch_ns = 50_000
+    executable, x, expected = dense()
+    np.testing.assert_array_equal(wide(bound_of(executable, m=ROWS)([x])[0]), expected)
+    assert not fake.calls() and "RLX_CUDA_BLAS" in executable.describe()["products"]
+
+
+def test_a_choice_is_remembered(fake: FakeLibrary, driver: EmulatedDriver) -> None:
+    """By programs of a device, at numbers of rows that are about the same."""
+    driver.launch_ns = 50_000
+    executable, x, _ = dense()
+    bound_of(executable, m=ROWS)([x])
+    assert fake.calls().count("MatmulAlgoGetHeuristic") == 1
+    again, x, expected = dense()
+    bound = bound_of(again, m=ROWS)
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    assert len(products(bound)) == 1
+    more = bound_of(again, m=ROWS + 3)
+    more([whole((ROWS + 3, 64), 1)])
+    assert len(products(more)) == 1
+    calls = fake.calls()
+    assert "MatmulAlgoGetHeuristic" not in calls and "MatmulAlgoCheck" in calls
+    many = bound_of(again, m=4 * ROWS)
+    many([whole((4 * ROWS, 64), 1)])
+    assert fake.calls().count("MatmulAlgoGetHeuristic") == 1
+
+
+def test_products_of_one_program_that_share_a_choice(fake: FakeLibrary, driver: EmulatedDriver) -> None:
+    """Each with its own number of rows."""
+    driver.launch_ns = 50_000
+    graph = Graph("two")
+    w = graph.param("w", (64, 72), "f16")
+    graph.output(graph.input("x", (ROWS, 64), "f16") @ w, graph.input("y", (ROWS + 5, 64), "f16") @ w)
+    given, w_given = (whole((ROWS, 64), 1), whole((ROWS + 5, 64), 3)), whole((64, 72), 2)
+    bound = bound_of(compiled(graph, {"w": w_given}))
+    for result, array in zip(bound(given), given):
+        np.testing.assert_array_equal(wide(result), wide(array) @ wide(w_given))
+    assert len(products(bound)) == 2
+
+
+def test_numbers_of_rows_that_share_a_choice() -> None:
+    assert [blas.bucket_of(rows) for rows in (512, 639, 640, 1000, 4096, 5119, 5120)] == [
+        512,
+        512,
+        640,
+        896,
+        4096,
+        4096,
+        5120,
+    ]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE", "1")
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "kept"))
+
+
+def kept_run(monkeypatch: pytest.MonkeyPatch) -> CudaBound:
+    """A run on a device that was just opened, by a program that keeps what it finds."""
+    monkeypatch.setattr(device, "_devices", {})
+    graph = Graph("kept")
+    graph.output(graph.input("x", (ROWS, 64), "f16") @ graph.param("w", (64, 72), "f16"))
+    x, w = whole((ROWS, 64), 1), whole((64, 72), 2)
+    bound = bound_of(compiled(graph, {"w": w}, Options(cache=True)))
+    np.testing.assert_array_equal(wide(bound([x])[0]), wide(x) @ wide(w))
+    return bound
+
+
+def test_a_choice_is_kept_on_disk(
+    fake: FakeLibrary, driver: EmulatedDriver, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.launch_ns = 50_000
+    kept_run(monkeypatch)
+    assert "MatmulAlgoGetHeuristic" in fake.calls()
+    assert len(products(kept_run(monkeypatch))) == 1
+    assert "MatmulAlgoGetHeuristic" not in fake.calls()
+    monkeypatch.setattr(driver, "device_name", lambda ordinal: "Another")
+    kept_run(monkeypatch)
+    assert "MatmulAlgoGetHeuristic" in fake.calls()
+
+
+def test_our_own_kernel_is_kept_on_disk_too(
+    fake: FakeLibrary, driver: EmulatedDriver, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.costs = dict.fromkeys(range(3), 50_000)
+    for _ in range(2):
+        fake.calls()
+        assert not products(kept_run(monkeypatch))
+    assert "MatmulAlgoGetHeuristic" not in fake.calls()
+
+
+def test_a_kept_algorithm_that_does_not_fit_is_found_anew(
+    fake: FakeLibrary, driver: EmulatedDriver, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.launch_ns = 50_000
+    kept_run(monkeypatch)
+    fake.calls()
+    fake.fail("MatmulAlgoCheck", INVALID_VALUE)
+    assert len(products(kept_run(monkeypatch))) == 1
+    assert "MatmulAlgoGetHeuristic" in fake.calls()
+
+
+# failures
+
+
+def run(executable: CudaExecutable, x: Array, expected: Array) -> CudaBound:
+    bound = bound_of(executable, m=ROWS)
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    return bound
+
+
+def test_without_the_library_kernels_are_ours_and_the_reason_is_told(
+    driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "LEAST_ROWS", 8)
+    executable, x, expected = dense()
+    assert not products(run(executable, x, expected))
+    assert "no library of products" in executable.describe()["products"]
+
+
+def test_a_library_that_does_not_start(fake: FakeLibrary) -> None:
+    fake.fail("Create", NOT_INITIALIZED)
+    executable, x, expected = dense()
+    assert not products(run(executable, x, expected))
+    assert "CUBLAS_STATUS_NOT_INITIALIZED" in executable.describe()["products"]
+    assert fake.calls() == ["Create"]
+
+
+def test_products_that_are_not_supported(always: FakeLibrary) -> None:
+    always.fail("MatmulAlgoGetHeuristic", NOT_SUPPORTED)
+    assert not products(run(*dense()))
+
+
+def test_no_algorithm(always: FakeLibrary) -> None:
+    always.offer(0)
+    assert not products(run(*dense()))
+
+
+def test_an_algorithm_that_does_not_run(always: FakeLibrary) -> None:
+    """The others are left."""
+    always.fail("Matmul", NOT_SUPPORTED)
+    always.costs = {1: 9_000, 2: 3_000}
+    assert len(products(run(*dense()))) == 1
+    assert 0 not in always.jobs and always.jobs[-1] == 2
+
+
+def test_a_workspace_that_there_is_no_memory_for(always: FakeLibrary, driver: EmulatedDriver) -> None:
+    driver.capacity = blas.WORKSPACE_BYTES
+    executable, x, expected = dense()
+    assert not products(run(executable, x, expected))
+    driver.capacity = 1 << 28
+    assert len(products(run(executable, x, expected))) == 1  # at the next size or program, which tries again
+
+
+def test_memory_that_the_library_itself_lacks(always: FakeLibrary) -> None:
+    always.fail("MatmulDescCreate", ALLOC_FAILED)
+    assert not products(run(*dense()))
+
+
+@pytest.mark.parametrize("call", ["MatmulAlgoGetHeuristic", "MatrixLayoutCreate", "MatmulDescSetAttribute"])
+def test_calls_that_are_wrong_are_errors(call: str, always: FakeLibrary) -> None:
+    executable, x, expected = dense()
+    before = always.living
+    always.fail(call, INVALID_VALUE)
+    with pytest.raises(DriverError, match=rf"cublasLt{call} gave CUBLAS_STATUS_INVALID_VALUE \(7\)"):
+        bound_of(executable, m=ROWS)([x])
+    gc.collect()
+    assert always.living <= before + 1
+    assert len(products(run(executable, x, expected))) == 1
+
+
+def test_an_unknown_failure_of_a_run_is_an_error(always: FakeLibrary) -> None:
+    executable, x, expected = dense()
+    bound = run(executable, x, expected)
+    always.fail("Matmul", INTERNAL_ERROR)
+    with pytest.raises(DriverError, match="INTERNAL_ERROR"):
+        bound([x])  # takes down the graph
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+
+
+def test_a_failed_execution_is_a_lost_device(always: FakeLibrary) -> None:
+    """The next run opens it anew, with another handle of the library."""
+    executable, x, expected = dense()
+    bound = run(executable, x, expected)
+    lost = executable.device
+    always.fail("Matmul", EXECUTION_FAILED)
+    with pytest.raises(DeviceLost, match="EXECUTION_FAILED"):
+        bound([x])
+    always.calls()
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    assert executable.device is not lost and "Create" in always.calls() and len(products(bound)) == 1
+
+
+# the library's files
+
+
+def test_the_newest_library_of_the_packages_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, name in (("cublas", "libcublasLt.so.12"), ("cu13", "libcublasLt.so.13"), ("old", "libcublasLt.so.11")):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        (tmp_path / folder / "lib" / name).touch()
+
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: spec)
+    cublaslt.path.cache_clear()
+    found = cublaslt.path()
+    assert found is not None and found.name == "libcublasLt.so.13"
+    with pytest.raises(rlx.errors.DeviceUnavailable, match=r"libcublasLt\.so\.13 does not load"):
+        cublaslt.load()
+    for file in tmp_path.glob("*/lib/*"):
+        file.unlink()
+    cublaslt.path.cache_clear()
+    assert "rlx[cuda-blas]" in cublaslt.why_absent()
+    cublaslt.path.cache_clear()
