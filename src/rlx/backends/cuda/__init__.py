@@ -2,8 +2,9 @@
 
 `probe.py` looks for a device cheaply, `driver.py` says which calls the backend makes and `bindings.py` makes them,
 `device.py` opens devices, `build.py` makes kernels of a graph and `cubins.py` keeps their code, `weights.py` has
-weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `arrays.py` and `dlpack.py`
-speak with other libraries. All but the first and the third of these serve AMD's GPUs as well (`backends/rocm`).
+weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `blas.py` lets cuBLASLt make products,
+`arrays.py` and `dlpack.py` speak with other libraries. All but the bindings and the library serve AMD's GPUs as well
+(`backends/rocm`).
 """
 
 from __future__ import annotations
