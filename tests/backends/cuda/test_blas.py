@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
+from benchmarks.random_weights import MINILM, encoder_weights
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import blas, device
@@ -18,6 +20,7 @@ from rlx.backends.cuda.products import Operand, Product
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
+from rlx.models.bert import encoder
 
 from .emulated_driver import EmulatedDriver
 from .fake_cublaslt import FakeLibrary
@@ -181,6 +184,22 @@ def test_as_many_rows_as_a_table_of_the_device_says_stay_ours(always: FakeLibrar
         (result,) = program.run([rows[past : past + 1], np.zeros(past, np.uint8)])
         np.testing.assert_array_equal(wide(result), wide(rows[: past + 1] @ w).sum(0))
     assert not always.calls()
+
+
+def test_an_encoder_in_16_bits(always: FakeLibrary) -> None:
+    """Of whose products all but the one in front of the gelu are the library's."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 50}
+    config = dataclasses.replace(MINILM, num_hidden_layers=1, **sizes)
+    graph = encoder(config, encoder_weights(config))
+    ids = np.random.default_rng(1).integers(0, 50, (2, 16))
+    given = [ids, np.ones_like(ids)]
+    program = rlx.Session("cuda", precision="f16").compile(graph)
+    for _ in range(3):
+        before = len(always.jobs)
+        results = program.run(given)
+    assert len(always.jobs) - before == 3
+    for result, exact in zip(results, rlx.Session("reference").compile(graph).run(given), strict=True):
+        np.testing.assert_allclose(result, exact, atol=5e-3)
 
 
 # runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from rlx.backends.cuda import blas, cublaslt, device
 from rlx.backends.cuda.blas import Blas
 from rlx.backends.cuda.bound import CudaBound
 from rlx.backends.cuda.executable import CudaExecutable
+from rlx.backends.cuda.products import Bias, Operand, Product
 from rlx.errors import DeviceLost, DriverError
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -295,6 +298,31 @@ def test_the_newest_library_of_the_packages_is_taken(tmp_path: Path, monkeypatch
     cublaslt.path.cache_clear()
     assert "rlx[cuda-blas]" in cublaslt.why_absent()
     cublaslt.path.cache_clear()
+
+
+class WithoutDevice(cublaslt.CublasLt):
+    """The library of this machine, without a handle, as it starts on no machine without a GPU."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = cublaslt.opened(path)
+        self.handle = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        """There is nothing to destroy."""
+
+
+@pytest.mark.skipif(cublaslt.path() is None, reason=cublaslt.why_absent())
+@pytest.mark.parametrize("dtype", cublaslt.TYPES, ids=str)
+def test_the_real_library_takes_descriptors(dtype: DType) -> None:
+    """Attributes have the sizes that it wants; what is asked for next is refused for want of a GPU alone."""
+    found = cublaslt.path()
+    assert found is not None
+    operands = [Operand(slot, 0, lead, lead * 4096, slot == 1) for slot, lead in enumerate((3072, 3072, 768, 768))]
+    product = Product(4096, 768, 3072, 3, dtype, dtype, *operands, Bias(4, 0, dtype))
+    operation = blas.operation_of(WithoutDevice(found), product)
+    with pytest.raises(cublaslt.StatusError) as told:
+        operation.algorithms(blas.places_of(product, (256, 512, 1024, 2048, 4096)), blas.WORKSPACE_BYTES, 8)
+    assert told.value.status == NOT_INITIALIZED
 
 
 # the benchmark

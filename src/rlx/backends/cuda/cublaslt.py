@@ -110,6 +110,18 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
 }
 
 
+def opened(path: Path) -> ctypes.CDLL:
+    """The library with the signatures of its functions. Raises DeviceUnavailable."""
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, arguments in _SIGNATURES.items():
+            getattr(library, f"cublasLt{name}").argtypes = arguments
+        library.cublasLtGetVersion.restype = _SIZE
+    except (OSError, AttributeError) as error:
+        raise DeviceUnavailable(f"[device] {path} does not load: {error}") from error
+    return library
+
+
 class CublasLt:
     """The library, with a handle for the calling thread's context.
 
@@ -118,13 +130,7 @@ class CublasLt:
 
     def __init__(self, path: Path) -> None:
         """Raises DeviceUnavailable."""
-        try:
-            self._library = ctypes.CDLL(str(path))
-            for name, arguments in _SIGNATURES.items():
-                self._of(name).argtypes = arguments
-            self._of("GetVersion").restype = _SIZE
-        except (OSError, AttributeError) as error:
-            raise DeviceUnavailable(f"[device] {path} does not load: {error}") from error
+        self._library = opened(path)
         self.version = int(self._of("GetVersion")())
         handle = _POINTER()
         try:
