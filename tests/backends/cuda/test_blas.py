@@ -16,6 +16,7 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import blas, device
 from rlx.backends.cuda.blas import ProductLaunch
+from rlx.backends.cuda.launches import Launch
 from rlx.backends.cuda.products import Operand, Product
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -26,6 +27,8 @@ from .emulated_driver import EmulatedDriver
 from .fake_cublaslt import FakeLibrary
 from .graphs import compiled, settle
 from .product_graphs import ROWS, bound_of, dense, products, whole, wide
+from .test_launches import asked
+from .test_tiles import SMALL, force
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
@@ -250,6 +253,24 @@ def test_no_kernel_begins_before_a_product_of_the_library_ends(
     behind = [after for before, after in pairwise(given) if before[0] == "product"]
     assert behind and not any(overlapping for _, overlapping in behind)
     assert not any(overlapping for kind, overlapping in given if kind == "product")
+
+
+def test_nobody_asks_for_panels_that_the_library_does_not_read(
+    always: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, SMALL)
+    graph = Graph("chain")
+    value = graph.input("x", (ROWS, 64), "f16")
+    weights = [whole((64, 64), seed) // 2 for seed in range(3)]
+    for number, array in enumerate(weights):
+        value = value @ graph.param(f"w{number}", (64, 64), "f16", data=array)
+        value = ops.relu(value) if number < 2 else value
+    graph.output(value)
+    bound = bound_of(compiled(graph))
+    bound([whole((ROWS, 64), 4)])
+    first, second, third = bound._whole()
+    assert isinstance(first, Launch) and isinstance(second, Launch) and isinstance(third, ProductLaunch)
+    assert asked(first)[0] and not asked(second)[0]
 
 
 def test_profiles_have_the_librarys_times(always: FakeLibrary) -> None:
