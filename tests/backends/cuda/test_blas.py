@@ -17,10 +17,14 @@ from rlx.backends.base import Options
 from rlx.backends.cuda import blas, device
 from rlx.backends.cuda.blas import ProductLaunch
 from rlx.backends.cuda.launches import Launch
-from rlx.backends.cuda.products import Operand, Product
+from rlx.backends.cuda.products import Bias, Operand, Product, product_of
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear, accumulated, load
+from rlx.kernel.ir.loops import Store
 from rlx.models.bert import encoder
 
 from .emulated_driver import EmulatedDriver
@@ -107,6 +111,52 @@ def test_a_batch_with_one_weight_is_rows(always: FakeLibrary) -> None:
     assert len(products(bound)) == 1
 
 
+def test_a_batch_with_one_right_side_of_a_run(always: FakeLibrary) -> None:
+    graph = Graph("batch")
+    graph.output(graph.input("x", (5, 16, 64), "f16") @ graph.input("y", (64, 40), "f16"))
+    given = whole((5, 16, 64), 1), whole((64, 40), 2)
+    bound = bound_of(compiled(graph))
+    np.testing.assert_array_equal(wide(bound(given)[0]), wide(given[0]) @ wide(given[1]))
+    assert len(products(bound)) == 1
+
+
+def test_a_batch_is_rows_where_all_lie_behind_one_another() -> None:
+    """Not what is added to all of the batch, nor left sides with something between them."""
+
+    def product(left_stride: int, *added: Expr) -> Product:
+        body = sum(added, accumulated(dtypes.f16))
+        store = Store(0, Linear(0, ((0, 640), (1, 40), (2, 1))), body, False)
+        left, right = Linear(0, ((0, left_stride), (1, 64), (3, 1))), Linear(0, ((2, 1), (3, 40)))
+        work = Contraction((5,), 16, 40, 64, dtypes.f16, 1, left, dtypes.f16, 2, right, dtypes.f16, (store,))
+        found = product_of(work, lambda dim: dims.evaluate(dim, {}))
+        assert found is not None
+        return found
+
+    same = load(3, Linear(0, ((1, 40), (2, 1))), dtypes.f16)
+    each = load(3, Linear(0, ((0, 640), (1, 40), (2, 1))), dtypes.f16)
+    bias = load(4, Linear(8, ((2, 1),)), dtypes.f16)
+    assert (product(1024).m, product(1024).count) == (product(1024, each, bias).m, 1) == (80, 1)
+    assert product(1024, bias).bias == Bias(4, 8, dtypes.f16)
+    for apart, strides in ((product(1024, same), (1024, 0)), (product(2048, each), (2048, 640))):
+        assert apart.added is not None
+        assert (apart.m, apart.count, apart.left.stride, apart.added.stride) == (16, 5, *strides)
+
+
+def test_trips_of_a_loop(always: FakeLibrary) -> None:
+    """Whose rows begin at other multiples of 64 bytes than what is timed in their place would, if that did not."""
+    graph, step = Graph("loop"), Graph("step")
+    y = step.input("y", (24, 24), "f16")
+    step.output(y, step.input("row", (20, 24), "f16") @ y)
+    x = graph.input("x", (3, 20, 24), "f16")
+    start = graph.input("y", (24, 24), "f16")
+    _, results = ops.scan(start, x, carried=1, sequences=1, length=3, regions=(step,))
+    graph.output(results)
+    given = whole((3, 20, 24), 1), whole((24, 24), 2)
+    bound = bound_of(compiled(graph))
+    np.testing.assert_array_equal(wide(bound(given)[0]), wide(given[0]) @ wide(given[1]))
+    assert {min(launch.places.alignments()) for launch in products(bound)} == {64, 128, 256}
+
+
 def test_a_batch_with_a_weight_for_each(always: FakeLibrary) -> None:
     graph = Graph("several")
     graph.output(graph.input("x", (3, 66, 96), "f16") @ graph.param("w", (3, 96, 40), "f16"))
@@ -151,6 +201,37 @@ def test_a_bias_of_f32_is_rounded_where_sums_are(always: FakeLibrary) -> None:
     np.testing.assert_allclose(wide(result), expected, atol=2e-2)
     made = products(bound)
     assert any(len(launch.held) == 2 for launch in made), [launch.kernel.name for launch in made]
+
+
+def test_a_bias_that_comes_in_parts_is_not_copied(always: FakeLibrary) -> None:
+    """As parts change in its place, at any time."""
+    graph = Graph("parts")
+    x = graph.input("x", (ROWS, 64), "f32")
+    hidden = x @ graph.param("w", (64, 64), "f32") + graph.param("bias", (64,), "f32")
+    graph.output(hidden @ graph.param("last", (64, 64), "f32"))
+    identity = np.eye(64, dtype="f4")
+    executable = compiled(graph, {"w": identity, "last": identity}, Options(cache=False, precision="f16"))
+    assert executable.reserve("bias")
+    bound, given = bound_of(executable), whole((ROWS, 64), 1, "f32")
+    for added in (1, 2, 3):
+        for column in range(64):
+            executable.write_part("bias", column, np.float32(added))
+        np.testing.assert_array_equal(bound([given])[0], given + added)
+    assert len(products(bound)) == 1  # the other one's
+
+
+def test_sides_that_begin_at_16_bytes(always: FakeLibrary) -> None:
+    """Algorithms are asked for, and timed, with places that begin as those of the run."""
+    graph = Graph("shifted")
+    flat = graph.input("flat", (8 + ROWS * 64,), "f16")
+    shifted = ops.slice(flat, starts=(8,), stops=(8 + ROWS * 64,)).reshape(ROWS, 64)
+    graph.output(shifted @ graph.param("w", (64, 72), "f16"))
+    given, w = whole((8 + ROWS * 64,), 1), whole((64, 72), 2)
+    bound = bound_of(compiled(graph, {"w": w}))
+    (result,) = bound([given])
+    np.testing.assert_array_equal(wide(result), wide(given[8:]).reshape(ROWS, 64) @ wide(w))
+    (launch,) = products(bound)
+    assert launch.places.right % 32 == 16
 
 
 def test_epilogues_that_are_more_stay_ours(always: FakeLibrary) -> None:

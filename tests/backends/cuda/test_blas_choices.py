@@ -116,9 +116,9 @@ def test_products_of_one_program_that_share_a_choice(fake: FakeLibrary, driver: 
     driver.launch_ns = 50_000
     graph = Graph("two")
     w = graph.param("w", (64, 72), "f16")
-    graph.output(graph.input("x", (ROWS, 64), "f16") @ w, graph.input("y", (ROWS + 5, 64), "f16") @ w)
+    graph.output(graph.input("x", ("m", 64), "f16") @ w, graph.input("y", ("l", 64), "f16") @ w)
     given, w_given = (whole((ROWS, 64), 1), whole((ROWS + 5, 64), 3)), whole((64, 72), 2)
-    bound = bound_of(compiled(graph, {"w": w_given}))
+    bound = bound_of(compiled(graph, {"w": w_given}), m=ROWS, l=ROWS + 5)
     for result, array in zip(bound(given), given):
         np.testing.assert_array_equal(wide(result), wide(array) @ wide(w_given))
     assert len(products(bound)) == 2

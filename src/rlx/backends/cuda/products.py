@@ -162,8 +162,6 @@ def _placed(
         if lead is None or (lead[1] and name != "left"):
             return None
         made[name] = Operand(slots[name], first[name], lead[0], apart[name], lead[1])
-    if count > 1 and not made["result"].stride:
-        return None
     placed_right = Operand(work.b_slot, right.first, right.lead, apart["right"], right.across)
     return Product(
         m, n, k, count, work.a_dtype, out, made["left"], placed_right, made["result"], made.get("added"), bias, panels
