@@ -91,4 +91,5 @@ def installed(monkeypatch: Any, path: Path, driver: EmulatedDriver) -> FakeLibra
     """The library as that of a driver."""
     fake = FakeLibrary(path, driver)
     monkeypatch.setattr(driver, "blas", fake.open)
+    monkeypatch.setattr(driver, "why_no_blas", lambda: "")
     return fake

@@ -84,6 +84,9 @@ class BindingsDriver(Driver):
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         return nvrtc.compile_cubin(source, architecture, f"{name}.cu")
 
+    def why_no_blas(self) -> str:
+        return cublaslt.why_absent()
+
     def blas(self) -> CublasLt:
         return cublaslt.load()
 

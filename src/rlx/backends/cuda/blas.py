@@ -117,7 +117,11 @@ class Blas:
             logs.tell(logs.COMPILES, "cuda", f"products are made by kernels of rlx alone: {error}")
 
     def __str__(self) -> str:
-        return self.reason if self.library is None else f"cuBLASLt {cublaslt.shown_version(self.library.version)}"
+        if self.library is None:
+            return self.reason
+        faster = sum(choice.is_faster for choice in self.choices.values())
+        version = cublaslt.shown_version(self.library.version)
+        return f"cuBLASLt {version}, which is faster for {faster} of {len(self.choices)} that were measured"
 
     def workspace(self) -> Memory:
         """What all products share, which run one after the other. Call it within `Device.work`. Raises OutOfMemory."""
@@ -134,10 +138,12 @@ def of(device: Device) -> Blas:
 
 
 def told(device: Device) -> str:
-    """What products may be made by beside our kernels, or why not; nothing is loaded for it."""
+    """What makes products beside our kernels, or why nothing does; nothing is loaded for it."""
     if flags.cuda_blas() == "off":
-        return "off by RLX_CUDA_BLAS"
-    return str(device.blas) if isinstance(device.blas, Blas) else "not asked for yet"
+        return "kernels of rlx alone: RLX_CUDA_BLAS is off"
+    if isinstance(device.blas, Blas):
+        return str(device.blas)
+    return device.driver.why_no_blas() or f"cuBLASLt, asked for by a run with {LEAST_ROWS} rows"
 
 
 class Chooser:

@@ -87,9 +87,13 @@ class Driver(ABC):
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """Machine code of a kernel of this name. Raises CompileError; calls from several threads run at once."""
 
+    def why_no_blas(self) -> str:
+        """Why there is no library of products; empty if there may be one."""
+        return f"rlx has no library of products for {self.api.label}"
+
     def blas(self) -> CublasLt:
         """A library of products, for the context that the calling thread is in. Raises DeviceUnavailable."""
-        raise DeviceUnavailable(f"[device] rlx has no library of products for {self.api.label}")
+        raise DeviceUnavailable(f"[device] {self.why_no_blas()}")
 
     # contexts
 
