@@ -14,10 +14,12 @@ import rlx
 from benchmarks.random_weights import MINILM, encoder_weights
 from rlx import ops
 from rlx.backends.base import Options
-from rlx.backends.cuda import blas, device
+from rlx.backends.cuda import blas, device, nvrtc, plain
 from rlx.backends.cuda.blas import ProductLaunch
+from rlx.backends.cuda.build import NVIDIAS
 from rlx.backends.cuda.launches import Launch
-from rlx.backends.cuda.products import Bias, Operand, Product, product_of
+from rlx.backends.cuda.products import Bias, Operand, Panels, Product, product_of
+from rlx.codegen.simt.module import cpp_module
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import Expr
@@ -232,6 +234,19 @@ def test_sides_that_begin_at_16_bytes(always: FakeLibrary) -> None:
     np.testing.assert_array_equal(wide(result), wide(given[8:]).reshape(ROWS, 64) @ wide(w))
     (launch,) = products(bound)
     assert launch.places.right % 32 == 16
+
+
+@pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
+def test_copies_compile() -> None:
+    """Of an encoder's weights, and of one that ends within a panel."""
+    forms = [
+        plain.of_panels(Panels(2304, 768, 8, 32, 1), dtypes.f16),
+        plain.of_panels(Panels(70, 45, 8, 32, 3), dtypes.bf16),
+        plain.of_panels(Panels(768, 3072, 64, 1, 1), dtypes.f32),
+        plain.rounded(768, Bias(0, 16, dtypes.f32), dtypes.f16),
+    ]
+    module = cpp_module([plain.program_of(form) for form in forms], target=NVIDIAS.on("sm_90a").target)
+    assert nvrtc.compile_cubin("\n".join([module.prelude, *module.kernels.values()]), "sm_90a")
 
 
 def test_epilogues_that_are_more_stay_ours(always: FakeLibrary) -> None:

@@ -55,6 +55,16 @@ def rounded(columns: int, bias: Bias, dtype: DType) -> Form:
     return Form(nest, dtype, bias.dtype)
 
 
+def program_of(form: Form) -> Program:
+    """What makes a copy, its output, of its input."""
+    program = Program(())
+    target = program.new_buffer("output", form.target, dims.product(form.nest.extents()), "copy")
+    origin = program.new_buffer("input", form.source, 0, "weight")
+    program.inputs, program.outputs = [origin.number], [target.number]
+    program.main = [Kernel("copy", form.nest, (target.number, origin.number), 1)]
+    return program
+
+
 class Copier:
     """Makes copies on a device, with a kernel for each form."""
 
@@ -79,12 +89,7 @@ class Copier:
         return memory
 
     def _compiled(self, form: Form, cache: bool) -> tuple[Plan, dict[str, Function]]:
-        program = Program(())
-        size = dims.product(form.nest.extents())
-        target = program.new_buffer("output", form.target, size, "copy")
-        origin = program.new_buffer("input", form.source, 0, "weight")
-        program.inputs, program.outputs = [origin.number], [target.number]
-        program.main = [Kernel("copy", form.nest, (target.number, origin.number), 1)]
+        program = program_of(form)
         module = cpp_module([program], target=NVIDIAS.on(self.device.architecture).target)
         plan = Plan((), program, module, MemoryPlan())
         texts = list(plan.texts.items())
