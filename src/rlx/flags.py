@@ -202,6 +202,13 @@ wgpu_subgroups = _flag(
     "0 keeps WebGPU shaders from subgroups, in which lanes exchange values where the driver has them",
     decides_code=True,
 )
+cuda_blas = _flag(
+    "RLX_CUDA_BLAS",
+    "auto",
+    _choice("auto", "off", "always"),
+    "which products cuBLASLt makes on NVIDIA's GPUs: auto those that it makes faster, by measurement, off none, "
+    "always all that it can",
+)
 mlx_compile = _flag(
     "RLX_MLX_COMPILE",
     "auto",

@@ -81,6 +81,7 @@ class EmulatedDriver(Driver):
     warp      lanes of a warp
     calls     names of all calls so far
     blocks    allocations by where they start, with their bytes
+    launch_ns   what a kernel takes by the clock of events
     """
 
     api = CUDA
@@ -94,6 +95,7 @@ class EmulatedDriver(Driver):
         self.pinned: dict[int, Any] = {}
         self.replayed: list[int] = []
         self.clock = 0
+        self.launch_ns = 0
         self.broken = 0
         self._failures: dict[str, list[int]] = {}
         self._streams: list[Stream] = []
@@ -353,6 +355,7 @@ class EmulatedDriver(Driver):
                 self._check(pointer, 0)
             held = [*map(ctypes.c_int64, pointers), ctypes.create_string_buffer(record, len(record))]
             self.emulator.launch(function.library, function.name, blocks, lanes, held)
+            self.clock += self.launch_ns
 
         self._of(stream).give(Operation("launch", do, function))
 

@@ -17,6 +17,7 @@ from rlx.backends.cuda import device
 from rlx.backends.rocm import RocmBackend, hiprtc, libraries
 from rlx.backends.rocm.driver import HIP
 from rlx.device import registry
+from rlx.runtime.compiler import CODE
 from tools import emulate_cuda
 
 SOURCE = Path(__file__).with_name("hip_library.cpp")
@@ -50,6 +51,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(device, "_drivers", {(os.getpid(), "rocm"): emulated})
     monkeypatch.setattr(device, "_devices", {})
     monkeypatch.setattr(RocmBackend, "probe", lambda self: Probe(devices=("Emulated",)))
+    CODE.clear()  # programs of other tests, on drivers of theirs
     registry.refresh()
     yield emulated
     registry.refresh()

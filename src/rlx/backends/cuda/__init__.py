@@ -2,8 +2,9 @@
 
 `probe.py` looks for a device cheaply, `driver.py` says which calls the backend makes and `bindings.py` makes them,
 `device.py` opens devices, `build.py` makes kernels of a graph and `cubins.py` keeps their code, `weights.py` has
-weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `arrays.py` and `dlpack.py`
-speak with other libraries. All but the first and the third of these serve AMD's GPUs as well (`backends/rocm`).
+weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `blas.py` has cuBLASLt make products
+where that is faster, `arrays.py` and `dlpack.py` speak with other libraries. All but the probe, the bindings and what
+cuBLASLt takes serve AMD's GPUs as well (`backends/rocm`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class DriverBackend(Backend):
         plan = build.build(graph, options, self.maker().on(device.architecture))
         texts = list(plan.texts.items())
         codes = dict(zip(plan.texts, device.compiled(texts, options.cache)))
-        executable = CudaExecutable(plan, device, codes, options.profile)
+        executable = CudaExecutable(plan, device, codes, options.profile, options.cache)
         executable.compile_ns = time.perf_counter_ns() - start
         return executable
 

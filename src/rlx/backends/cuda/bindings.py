@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda import cublaslt, nvrtc
+from rlx.backends.cuda.cublaslt import CublasLt
 from rlx.backends.cuda.driver import CUDA, NOT_READY, OUT_OF_MEMORY, CallError, Driver
 from rlx.errors import DeviceUnavailable, MissingExtra
 
@@ -82,6 +83,12 @@ class BindingsDriver(Driver):
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         return nvrtc.compile_cubin(source, architecture, f"{name}.cu")
+
+    def why_no_blas(self) -> str:
+        return cublaslt.why_absent()
+
+    def blas(self) -> CublasLt:
+        return cublaslt.load()
 
     def open(self, ordinal: int) -> Any:
         context = self._call("cuDevicePrimaryCtxRetain", self._device(ordinal))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.backends.cuda.arrays import CudaArray, LateArray
+from rlx.backends.cuda.blas import Chooser
 from rlx.backends.cuda.build import place_arena
 from rlx.backends.cuda.device import SMALL_BYTES, Borrowed, Device, Event, Memory, Pinned
-from rlx.backends.cuda.launches import Launch, give, launches
+from rlx.backends.cuda.launches import Given, give, launches
 from rlx.backends.cuda.moving import Sizes, unread_inputs
 from rlx.backends.cuda.replay import Replay
 from rlx.backends.cuda.slots import Slot
@@ -118,8 +119,8 @@ class CudaBound(Bound):
             self._replay = Replay(device)
             self._starts: dict[int, int] = {}
             self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
-            self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Launch]] = {}
-            self._all: list[Launch] | None = None
+            self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
+            self._all: list[Given] | None = None
             self._memory, self._device = memory, device
         states = tuple((n, inputs[at].pointer) for at, n in self._states)
         if self._all_from == (weights, states):
@@ -148,16 +149,18 @@ class CudaBound(Bound):
         unroller = Unroller(self.plan.program, self._starts, self.binding, lambda dtype: dtype.itemsize, ask)
         return unroller.go(self.plan.program.main)
 
-    def _whole(self) -> list[Launch]:
+    def _whole(self) -> list[Given]:
         """The kernels of a program without questions."""
         if self._all is None:
             started = self._launches(nothing_to_ask)
             self._all = self._made(started)
         return self._all
 
-    def _made(self, started: Iterable[Any]) -> list[Launch]:
+    def _made(self, started: Iterable[Any]) -> list[Given]:
         table = self._table_memory.pointer if self._table_memory is not None else 0
-        return launches(self.plan, self.executable.functions, started, self.sizes, table)
+        device, weights = self.executable.device, self.executable.weights()
+        chooser = Chooser(device, self.plan, self.sizes, weights, self.executable.cache)
+        return launches(self.plan, self.executable.functions, started, self.sizes, table, chooser)
 
     # runs
 
@@ -300,7 +303,7 @@ class CudaBound(Bound):
 
             self._replay.run((tuple(blocks), wanted), whole, everything)
 
-    def _up_to_the_last_question(self, run: Callable[[list[Launch]], None]) -> list[Launch]:
+    def _up_to_the_last_question(self, run: Callable[[list[Given]], None]) -> list[Given]:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
         assert self._device is not None
         device, driver = self._device, self._device.driver
@@ -316,7 +319,7 @@ class CudaBound(Bound):
         pending.extend(self._launches(ask))
         return self._kept(pending)
 
-    def _kept(self, started: Sequence[Any]) -> list[Launch]:
+    def _kept(self, started: Sequence[Any]) -> list[Given]:
         key = tuple((id(each.kernel), each.starts) for each in started)
         if key not in self._pieces:
             if len(self._pieces) >= MOST_PIECES:

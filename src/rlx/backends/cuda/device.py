@@ -189,6 +189,7 @@ class Function:
 
     def __init__(self, device: Device, name: str, code: bytes) -> None:
         self.device = device
+        self.name = name
         self.module = device.driver.load(code)
         self.handle = device.driver.function(self.module, name)
 
@@ -206,6 +207,7 @@ class Device:
     overlaps         whether kernels begin while those before them end
     stream           where kernels run
     incoming, outgoing   streams of copies that go on beside kernels
+    blas             its library of products (`blas.py`), if one was asked for
     landings         places for small arrays on their way to the host, which nobody has any more
     dropped          calls that give back what nobody has any more, made at the next occasion
     """
@@ -217,6 +219,7 @@ class Device:
         self.lock = locks.rlock()
         self.lost = ""
         self.place: object = None
+        self.blas: object = None
         self.landings: deque[_Landing] = deque()
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.context = driver.open(ordinal)

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rlx.errors import DeviceUnavailable
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.cublaslt import CublasLt
 
 OUT_OF_MEMORY = 2
+EXECUTION_FAILED = 719
 NOT_READY = 600
 """What is asked for is not done yet."""
 STICKY = frozenset((46, 214, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
@@ -80,6 +86,14 @@ class Driver(ABC):
     @abstractmethod
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """Machine code of a kernel of this name. Raises CompileError; calls from several threads run at once."""
+
+    def why_no_blas(self) -> str:
+        """Why there is no library of products; empty if there may be one."""
+        return f"rlx has no library of products for {self.api.label}"
+
+    def blas(self) -> CublasLt:
+        """A library of products, for the context that the calling thread is in. Raises DeviceUnavailable."""
+        raise DeviceUnavailable(f"[device] {self.why_no_blas()}")
 
     # contexts
 

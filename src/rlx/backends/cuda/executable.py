@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from rlx.backends.cuda import blas
 from rlx.backends.cuda.arrays import CudaArray, place_of
 from rlx.backends.cuda.bound import CudaBound
 from rlx.backends.cuda.build import Plan
@@ -28,13 +29,17 @@ class CudaExecutable(Executable):
 
     codes   machine code of the kernels, by name
     timed   whether its bounds tell the times of kernels
+    cache   whether what is found when it runs is kept on disk
     """
 
-    def __init__(self, plan: Plan, device: Device, codes: Mapping[str, bytes], timed: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, device: Device, codes: Mapping[str, bytes], timed: bool = False, cache: bool = False
+    ) -> None:
         self.plan = plan
         self.device = device
         self.codes = codes
         self.timed = timed
+        self.cache = cache
         self.functions: dict[str, Function] = dict(zip(codes, device.functions(list(codes.items()))))
         self._params: dict[str, Array] = {}
         self._reserved: frozenset[str] = frozenset()
@@ -148,5 +153,6 @@ class CudaExecutable(Executable):
             "kernels": len(leaves(program.main)),
             "prepare_kernels": len(leaves(program.prepare)),
             "functions": len(self.functions),
+            "products": blas.told(self.device),
             "weight_bytes": self.weight_bytes,
         }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,23 @@ Weights = tuple[int, int]
 """Where weights are, and their bytes."""
 
 
+class Given(ABC):
+    """Something that a stream is given, in place of a kernel or for it."""
+
+    kernel: Kernel
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it is to begin while the kernel before ends."""
+        return False
+
+    @abstractmethod
+    def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
+        """Raises CallError."""
+
+
 @dataclass(frozen=True)
-class Launch:
+class Launch(Given):
     """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` and
     `shared_bytes` are as in `Shader`."""
 
@@ -52,17 +68,28 @@ class Launch:
             self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping, self.shared_bytes
         )
 
+    @property
+    def overlaps(self) -> bool:
+        """Where devices can: if it asks for weights before it waits, or its blocks find a multiprocessor each. More
+        blocks would crowd on those that become free first."""
+        return self.function.device.overlaps and (self.ahead or self.blocks <= MULTIPROCESSORS)
 
-def give(driver: Driver, given: Sequence[Launch], stream: Any) -> None:
-    """Gives a stream kernels in a row, of which some begin while the one before ends."""
+    def moved(self, starts: Sequence[int]) -> Launch:
+        """The same on other memory, which asks for nothing on behalf of later kernels."""
+        values, places = self.held[0].copy(), self.held[1]
+        values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
+        moved = values.ctypes.data + (places - self.held[0].ctypes.data)
+        return replace(self, held=(values, moved), arguments=moved.ctypes.data)
+
+
+def give(driver: Driver, given: Sequence[Given], stream: Any) -> None:
+    """Gives a stream kernels in a row, of which some begin while the one before ends, if that is one of ours."""
     for number, launch in enumerate(given):
-        launch.on(driver, stream, number > 0 and _overlaps(launch))
+        launch.on(driver, stream, number > 0 and launch.overlaps and isinstance(given[number - 1], Launch))
 
 
-def _overlaps(launch: Launch) -> bool:
-    """Whether a kernel is to begin while the one before ends, where devices can: if it asks for weights before it
-    waits, or its blocks find a multiprocessor each. More blocks would crowd on those that become free first."""
-    return launch.function.device.overlaps and (launch.ahead or launch.blocks <= MULTIPROCESSORS)
+def _ours(each: Started, launch: Launch) -> Given:
+    return launch
 
 
 def launches(
@@ -71,13 +98,15 @@ def launches(
     started: Iterable[Started],
     sizes: Sizes,
     table: int = 0,
-) -> list[Launch]:
+    instead: Callable[[Started, Launch], Given] = _ours,
+) -> list[Given]:
     """Kernels at known sizes, without those that have nothing to do. Raises UnsupportedOp for one with more blocks than
     a device takes.
 
-    table   where the device has the plan's table; kernels get the places of the dims that are in it
+    table     where the device has the plan's table; kernels get the places of the dims that are in it
+    instead   what takes the place of a launch, if it is not the launch itself
     """
-    made: list[Launch] = []
+    made: list[Given] = []
     asking: list[bool] = []
     wanted: list[Weights | None] = []
     static = plan.program.static_buffers()
@@ -99,9 +128,11 @@ def launches(
         numbers = [place[d] if d in place else dims.evaluate(d, binding) for d in shader.numbers]
         pointers = each.starts if place.keys().isdisjoint(shader.numbers) else (*each.starts, table)
         for brought in _rounds(shader, binding) if blocks else ():
-            made.append(_launch(kernel, function, blocks, shader, pointers, [*brought, *numbers]))
-            asking.append(shader.later > 0)
-            wanted.append(_weights(plan.program, each, static, binding) if shader.later else None)
+            own = _launch(kernel, function, blocks, shader, pointers, [*brought, *numbers])
+            made.append(instead(each, own) if shader.rounds is None else own)
+            asks = shader.later > 0 and made[-1] is own
+            asking.append(asks)
+            wanted.append(_weights(plan.program, each, static, binding) if asks else None)
     bring_later(made, asking, wanted)
     return made
 
@@ -116,7 +147,7 @@ def _weights(program: Program, each: Started, static: set[int], binding: Mapping
     return each.starts[product.b_slot], nbytes
 
 
-def bring_later(made: Sequence[Launch], asking: Sequence[bool], wanted: Sequence[Weights | None]) -> None:
+def bring_later(made: Sequence[Given], asking: Sequence[bool], wanted: Sequence[Weights | None]) -> None:
     """Has each kernel that can ask for the next weights that none has asked for, but not for more than caches hold.
     What is asked for comes from memory while kernels wait for one another, and for what they compute."""
     coming = deque((at, weights) for at, weights in enumerate(wanted) if weights is not None)
@@ -129,7 +160,10 @@ def bring_later(made: Sequence[Launch], asking: Sequence[bool], wanted: Sequence
         if not coming:
             return
         number, (place, nbytes) = coming[0]
-        if not asking[at] or nbytes + sum(size for _, size in asked) > MOST_LATER_BYTES:
+        if (
+            not (asking[at] and isinstance(launch, Launch))
+            or nbytes + sum(size for _, size in asked) > MOST_LATER_BYTES
+        ):
             continue
         share = -(-nbytes // launch.blocks // LINE_BYTES) * LINE_BYTES
         launch.held[0][-2:] = place, share << 32 | nbytes

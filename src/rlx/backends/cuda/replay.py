@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from rlx.backends.cuda.device import Device
-from rlx.backends.cuda.launches import Launch
+from rlx.backends.cuda.launches import Given
 
 
 class _Noted:
@@ -15,10 +15,10 @@ class _Noted:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.executable: Any = None
-        self.launches: Sequence[Launch] = ()
+        self.launches: Sequence[Given] = ()
         self.runs = 0
 
-    def note(self, launches: Sequence[Launch], run: Callable[[Any], None]) -> None:
+    def note(self, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
         """Takes a run down. A graph whose pointers alone are others is updated."""
         driver, stream = self.device.driver, self.device.stream
         driver.begin_capture(stream)
@@ -51,7 +51,7 @@ class Replay:
         self.device = device
         self._noted: dict[Hashable, _Noted] = {}
 
-    def run(self, key: Hashable, launches: Sequence[Launch], run: Callable[[Any], None]) -> None:
+    def run(self, key: Hashable, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
         """Does what `run` gives a stream: directly at first, as many programs run once. `launches` are what it is of:
         where they are others than last time, the graph is another. Call it within `Device.work`."""
         noted = self._noted.setdefault(key, _Noted(self.device))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlx.backends.cuda.device import Device
-from rlx.backends.cuda.launches import Launch
+from rlx.backends.cuda.launches import Given
 from rlx.backends.executable import KernelTime
 from rlx.kernel.ir.program import Kernel, leaves
 
@@ -16,9 +16,9 @@ class KernelTimer:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._rows: list[tuple[list[Launch], list[Any]]] = []
+        self._rows: list[tuple[list[Given], list[Any]]] = []
 
-    def run(self, given: Sequence[Launch]) -> None:
+    def run(self, given: Sequence[Given]) -> None:
         """Call it within `Device.work`."""
         if not given:
             return
@@ -38,7 +38,7 @@ class KernelTimer:
         driver.replay(executable, stream)
         self.device.later(driver.drop_executable, executable)
 
-    def _give(self, given: Sequence[Launch], events: Sequence[Any]) -> None:
+    def _give(self, given: Sequence[Given], events: Sequence[Any]) -> None:
         driver, stream = self.device.driver, self.device.stream
         driver.record(events[0], stream, driver.times_in_graphs)
         for launch, event in zip(given, events[1:]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 import numpy as np
 
@@ -21,7 +21,8 @@ class Weights:
     """One set of weights: the memory of all that `main` reads and a run does not write. It is never changed, but for
     parts of reserved weights: sets that have a weight in common share its memory.
 
-    moved   bytes that making it took from the host
+    moved      bytes that making it took from the host
+    reserved   buffers of weights that come in parts, in their place
     """
 
     def __init__(self, plan: Plan, device: Device, arrays: Mapping[int, Array]) -> None:
@@ -30,6 +31,8 @@ class Weights:
         self.arrays = dict(arrays)
         self.memory: dict[int, Memory] = {}
         self.moved = 0
+        self.reserved: frozenset[int] = frozenset()
+        self._copies: dict[tuple[int, Hashable], Memory] = {}
 
     @staticmethod
     def of(
@@ -60,7 +63,20 @@ class Weights:
         give(device.driver, made, device.stream)
         device.driver.synchronise(device.stream)
         weights.memory = {n: m for n, m in memory.items() if n in kept}
+        weights.reserved = frozenset(reserved)
+        if old is not None:
+            stale = changed | written
+            weights._copies = {
+                key: copy for key, copy in old._copies.items() if storage_roots(program, key[0]).isdisjoint(stale)
+            }
         return weights
+
+    def copy(self, number: int, form: Hashable, make: Callable[[], Memory]) -> Memory:
+        """A buffer in another form, which is made once for these weights. Call it within `Device.work`."""
+        key = number, form
+        if key not in self._copies:
+            self._copies[key] = make()
+        return self._copies[key]
 
     def _bring(self, memory: Memory, at: int, array: Array) -> None:
         array = np.ascontiguousarray(array)
@@ -75,7 +91,7 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        return sum(memory.nbytes for memory in self.memory.values())
+        return sum(memory.nbytes for memory in (*self.memory.values(), *self._copies.values()))
 
 
 def kept_buffers(program: Program) -> set[int]:

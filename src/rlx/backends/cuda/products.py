@@ -1,0 +1,229 @@
+"""Contractions that are plain products, as a library of products has them: matrices with leading dimensions, and an
+epilogue of at most a bias and something that is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear, offset_of
+
+SIDES = (dtypes.f16, dtypes.bf16, dtypes.f32)
+Size = Callable[[Dim], int]
+"""The value of a dim in a run."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix of the batch in the buffer of a slot, in elements.
+
+    first      where the first one begins
+    lead       from row to row, or from column to column if it lies `across`
+    stride     from matrix to matrix
+    """
+
+    slot: int
+    first: int
+    lead: int
+    stride: int = 0
+    across: bool = False
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A right side in panels (`kernel/passes/pack.py`): `count` matrices of [depth, columns]."""
+
+    columns: int
+    depth: int
+    width: int
+    group: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Elements of a matrix."""
+        return -(-self.columns // self.width) * self.width * -(-self.depth // self.group) * self.group
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A number for each column, from an element of a slot's buffer on."""
+
+    slot: int
+    first: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Product:
+    """result[count, m, n] = left[count, m, k] · right[count, k, n] + added + bias, rounded once, with sums of f32.
+
+    left, right   rows of `left` are contiguous along k, and those of `right` along n, if they do not lie `across`
+    panels        how the right side really lies, whose `right` is then that of a plain copy [count, n, k]
+    """
+
+    m: int
+    n: int
+    k: int
+    count: int
+    dtype: DType
+    out: DType
+    left: Operand
+    right: Operand
+    result: Operand
+    added: Operand | None = None
+    bias: Bias | None = None
+    panels: Panels | None = None
+
+
+def product_of(work: Contraction, size: Size) -> Product | None:
+    """What a contraction is at known sizes; None where it is more than a product with a bias and an addition, or lies
+    in a way that has no leading dimension.
+
+    A bias of f32 in front of results of 16 bits is taken where the sum is rounded to 16 bits before it is added: what
+    the library rounds in place of that is the bias."""
+    plain = not (work.taps or work.bounds or work.float_parts) and work.blocks is None and work.a_slot >= 0
+    crossed = work.a.coefficient(work.n_axis) != 0 or work.b.coefficient(work.m_axis) != 0
+    if not plain or crossed or work.a_dtype is not work.b_dtype or work.a_dtype not in SIDES or len(work.epilogue) != 1:
+        return None
+    (store,) = work.epilogue
+    terms = _terms(store.body, {work.a_dtype, dtypes.f32})
+    if store.guard is not None or terms is None:
+        return None
+    lines = {"left": work.a, "result": store.offset}
+    bias, slots = None, {"left": work.a_slot, "result": store.slot}
+    for term in terms:
+        line = offset_of(term)
+        if term.attr.guarded or line.others:
+            return None
+        if all(number == work.n_axis for number, _ in line.axes) and line.coefficient(work.n_axis) == 1:
+            if bias is not None or not _takes_bias(term.dtype, store.body.dtype, work.dtype):
+                return None
+            bias = Bias(term.attr.slot, size(line.const), term.dtype)
+        elif "added" in lines or term.dtype is not store.body.dtype:
+            return None
+        else:
+            lines["added"], slots["added"] = line, term.attr.slot
+    return _placed(work, size, lines, slots, bias, store.body.dtype)
+
+
+def _takes_bias(dtype: DType, out: DType, sums: DType) -> bool:
+    return dtype is out or (dtype is dtypes.f32 and sums is out)
+
+
+def _terms(body: Expr, allowed: set[DType]) -> list[Expr] | None:
+    """The loads that are added to the sum, which is there once, with conversions of floats between them; else None."""
+    loads, sums, waiting = [], 0, [body]
+    while waiting:
+        node = waiting.pop()
+        if node.dtype not in allowed:
+            return None
+        match node.kind:
+            case "add" | "cast":
+                waiting.extend(node.args)
+            case "load":
+                loads.append(node)
+            case "acc":
+                sums += 1
+            case _:
+                return None
+    return loads if sums == 1 else None
+
+
+def _placed(
+    work: Contraction, size: Size, lines: dict[str, Linear], slots: dict[str, int], bias: Bias | None, out: DType
+) -> Product | None:
+    m, n, k = size(work.m), size(work.n), size(work.k)
+    extents = [size(extent) for extent in work.batch]
+    panels, right = _right(work, size, n, k)
+    if right is None or 0 in (m, n, k, *extents) or any(line.others for line in lines.values()):
+        return None
+    names = [*lines, "right"]
+    strides = {name: [size(line.coefficient(axis)) for axis in range(len(extents))] for name, line in lines.items()} | {
+        "right": right.strides
+    }
+    step = {name: size(line.coefficient(work.m_axis)) for name, line in lines.items()}
+    batch = [(extent, {name: strides[name][at] for name in names}) for at, extent in enumerate(extents)]
+    m, batch = _with_rows(m, step, batch)
+    merged = _merged(batch)
+    if merged is None:
+        return None
+    count, apart = merged
+    first = {name: size(line.const) for name, line in lines.items()}
+    made: dict[str, Operand] = {}
+    for name, line in lines.items():
+        inner = (work.k_axis, k) if name == "left" else (work.n_axis, n)
+        lead = _lead(step[name], m, size(line.coefficient(inner[0])), inner[1])
+        if lead is None or (lead[1] and name != "left"):
+            return None
+        made[name] = Operand(slots[name], first[name], lead[0], apart[name], lead[1])
+    placed_right = Operand(work.b_slot, right.first, right.lead, apart["right"], right.across)
+    return Product(
+        m, n, k, count, work.a_dtype, out, made["left"], placed_right, made["result"], made.get("added"), bias, panels
+    )
+
+
+@dataclass(frozen=True)
+class _Right:
+    first: int
+    lead: int
+    across: bool
+    strides: list[int]
+
+
+def _right(work: Contraction, size: Size, n: int, k: int) -> tuple[Panels | None, _Right | None]:
+    """How the right side lies; in panels, how a plain copy of it would."""
+    if work.b.others:
+        return None, None
+    strides = [size(work.b.coefficient(axis)) for axis in range(len(work.batch))]
+    if not work.packed:
+        lead = _lead(size(work.b.coefficient(work.k_axis)), k, size(work.b.coefficient(work.n_axis)), n)
+        return None, None if lead is None else _Right(size(work.b.const), *lead, strides)
+    panels = Panels(n, k, work.packed, work.group, 1)
+    if size(work.b.const) or any(stride % panels.size for stride in strides):
+        return None, None
+    last = sum(stride // panels.size * (size(extent) - 1) for stride, extent in zip(strides, work.batch))
+    plain = [stride // panels.size * n * k for stride in strides]
+    return Panels(n, k, work.packed, work.group, last + 1), _Right(0, k, True, plain)
+
+
+def _lead(outer_step: int, outer: int, inner_step: int, inner: int) -> tuple[int, bool] | None:
+    """The leading dimension of a matrix, and whether it lies across: its outer axis is the contiguous one."""
+    if (inner_step == 1 or inner == 1) and (outer_step >= inner or outer == 1):
+        return max(outer_step, inner), False
+    if (outer_step == 1 or outer == 1) and (inner_step >= outer or inner == 1):
+        return max(inner_step, outer), True
+    return None
+
+
+Axis = tuple[int, dict[str, int]]
+"""An axis of the batch: its extent, and the step of each matrix along it."""
+
+
+def _with_rows(m: int, step: dict[str, int], batch: Sequence[Axis]) -> tuple[int, list[Axis]]:
+    """Rows together with those of the batch that share a right side and lie behind them."""
+    axes = [axis for axis in batch if axis[0] != 1]
+    while axes:
+        extent, apart = axes[-1]
+        if apart["right"] or any(apart[name] != m * step[name] for name in step):
+            break
+        m *= extent
+        axes.pop()
+    return m, axes
+
+
+def _merged(axes: Sequence[Axis]) -> tuple[int, dict[str, int]] | None:
+    """The batch as one axis; None where its matrices are not all as far apart."""
+    names = ("left", "right", "result", "added")
+    count, apart = 1, dict.fromkeys(names, 0)
+    for extent, steps in reversed(axes):
+        if count > 1 and any(steps[name] != count * apart[name] for name in steps):
+            return None
+        apart = apart | (steps if count == 1 else {})
+        count *= extent
+    return count, apart
