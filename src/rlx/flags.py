@@ -204,9 +204,9 @@ wgpu_subgroups = _flag(
 )
 cuda_blas = _flag(
     "RLX_CUDA_BLAS",
-    "auto",
+    "off",
     _choice("auto", "off", "always"),
-    "which products cuBLASLt makes on NVIDIA's GPUs: auto those that it makes faster, by measurement, off none, "
+    "which products cuBLASLt makes on NVIDIA's GPUs: off none, auto those that it makes faster, by measurement, "
     "always all that it can",
 )
 mlx_compile = _flag(

@@ -52,6 +52,7 @@ def fake(driver: EmulatedDriver, cublaslt: Path, monkeypatch: pytest.MonkeyPatch
     """The library, which `auto` has make products of few rows too."""
     monkeypatch.setattr(blas, "LEAST_ROWS", 8)
     monkeypatch.setattr(blas, "MOST_REPEATS", 2)
+    monkeypatch.setenv("RLX_CUDA_BLAS", "auto")
     return installed(monkeypatch, cublaslt, driver)
 
 

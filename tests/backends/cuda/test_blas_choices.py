@@ -201,6 +201,7 @@ def test_without_the_library_kernels_are_ours_and_the_reason_is_told(
     driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blas, "LEAST_ROWS", 8)
+    monkeypatch.setenv("RLX_CUDA_BLAS", "auto")
     executable, x, expected = dense()
     for _ in range(2):  # known before it was asked for, too
         assert "no library of products" in executable.describe()["products"]
