@@ -91,12 +91,8 @@ def _work(graph: Graph) -> int:
     return work
 
 
-def _flops(graph: Graph, binding: Mapping[str, int]) -> int:
-    """Of products and convolutions."""
-    return sum(_flops_of(node, binding) for node in graph.nodes)
-
-
 def _flops_of(node: Node, binding: Mapping[str, int]) -> int:
+    """Of a product or a convolution; 0 of others."""
     from rlx.ops.convolution import Conv, ConvTranspose
     from rlx.ops.linalg import DotGeneral, Matmul
 
@@ -107,11 +103,14 @@ def _flops_of(node: Node, binding: Mapping[str, int]) -> int:
 
 
 class _Progress:
-    """How much of a run in NumPy is done, by the flops of its nodes."""
+    """How much of a run in NumPy is done.
 
-    def __init__(self, graph: Graph, binding: Mapping[str, int], weight_bytes: int) -> None:
-        self._steps = [] if any(node.regions for node in graph.nodes) else [_flops_of(n, binding) for n in graph.nodes]
-        self._whole = sum(self._steps)
+    steps   flops of its nodes in order; none where that is not told
+    """
+
+    def __init__(self, steps: Sequence[int], weight_bytes: int) -> None:
+        self._steps = steps
+        self._whole = sum(steps)
         self.packing_s = weight_bytes / PACKED_BYTES_A_SECOND
         self._nodes, self._flops = 0, 0
         self._start = time.perf_counter()
@@ -260,8 +259,10 @@ class InterpretedBound(Bound):
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        most = max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
-        self._waits = _flops(executable.graph, binding) > most
+        nodes = executable.graph.nodes
+        flops = [_flops_of(node, binding) for node in nodes]
+        self._steps = [] if any(node.regions for node in nodes) else flops
+        self._waits = sum(flops) > max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
@@ -284,7 +285,7 @@ class InterpretedBound(Bound):
 
     def _progress(self) -> _Progress:
         weight_bytes = sum(array.nbytes for array in self.executable.params.values())
-        return _Progress(self.executable.graph, self._binding, weight_bytes)
+        return _Progress(self._steps, weight_bytes)
 
     @property
     def looks(self) -> bool:
