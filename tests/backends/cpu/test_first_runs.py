@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -244,6 +245,22 @@ def test_weights_that_were_set_since_are_not_those_that_arrive(
     np.testing.assert_allclose(compiled.run([X])[0], others, rtol=2e-5)
     expected = Session("cpu", compile="before", cache=False).compile(net())
     assert not np.allclose(others, expected.run([X])[0])
+
+
+def test_the_process_that_compiles_waits_for_who_asks_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large files are hashed first."""
+    graph, source, said = net(), source_of(net()), []
+    monkeypatch.setattr(arrival, "LARGE_BYTES", 0)
+    monkeypatch.setattr(arrival, "REQUEST_S", 60.0)
+    monkeypatch.setattr(arrival, "_say", said.append)
+    job = arrival.pack_graph(graph, widest(), Options(tiered=True))
+    compiling = threading.Thread(target=arrival._compile, args=(job, tmp_path, "key"))
+    compiling.start()
+    while arrival.WRITTEN not in said:
+        time.sleep(0.01)
+    disk.write(request_key("key"), source.to_bytes())
+    compiling.join(60)
+    assert said == [arrival.WRITTEN, arrival.PACKED] and disk.map_entry(source.key("key")) is not None
 
 
 def test_weights_that_the_cache_would_not_keep_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

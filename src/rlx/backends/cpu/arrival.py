@@ -39,6 +39,8 @@ WAIT_S = 0.2
 """After which whoever waits for code looks whether anybody else still does."""
 START_S = 0.2
 """That a process needs to start: whoever wants code sooner makes it more quickly here."""
+LARGE_BYTES, REQUEST_S = 1 << 25, 1.0
+"""Of weights whose files are hashed for a while before anybody asks that they be packed."""
 WRITTEN, PACKED = "written", "packed"
 """What the other process says when the code is there, and when it has packed the weights that it was asked for."""
 
@@ -213,7 +215,10 @@ def _compile(job: bytes, folder: Path, key: str) -> None:
 
 def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:
     """Packs weights of the program, if that was asked for, and keeps them: the next process maps them."""
-    request = disk.read(request_key(key), folder)
+    large = sum(slot.type.nbytes() for slot in artifact.kept if slot.type.is_static) >= LARGE_BYTES
+    ends = time.monotonic() + (REQUEST_S if large else 0)
+    while (request := disk.read(request_key(key), folder)) is None and time.monotonic() < ends:
+        time.sleep(WAIT_S / 10)
     if request is None:
         return
     disk.remove(request_key(key), folder)
