@@ -126,8 +126,10 @@ class Commands:
                 return
 
     def drain(self) -> None:
-        """Waits for all. Raises CallError."""
-        self.finish(self.latest)
+        """Waits for all. Raises CallError, once, where something has failed."""
+        with self.lock:
+            last = self._under_way[-1] if self._under_way else None
+        self.finish(last)
 
     def _open(self) -> CommandBuffer:
         if self.latest is None or self.latest.committed:
