@@ -117,4 +117,4 @@ RULES: dict[str, Rules] = {
 def of(device: str) -> Rules:
     """The rules of a device; for one that is not in the table: everything, exactly."""
     kind = device.partition(":")[0]
-    return RULES.get(kind) or RULES.get(kind.partition("-")[0], Rules())
+    return RULES.get("cpu" if kind.startswith("cpu-") else kind, Rules())

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -62,12 +63,16 @@ struct Encoder : Object {
   std::map<Unsigned, std::pair<Buffer*, Unsigned>> buffers;
 };
 
+std::recursive_mutex turns;  // kernels are compiled by many threads
+
+#define IN_TURN const std::lock_guard<std::recursive_mutex> turn(turns)
+
 std::string noted;
 std::string wrong;
 std::map<std::string, std::pair<long, std::string>> failures;
 std::map<std::string, Run> kernels;
 std::map<Handle, bool> alive;
-std::vector<std::vector<Handle>> pools;
+thread_local std::vector<std::vector<Handle>> pools;
 std::deque<Commands*> committed;
 Unsigned capacity = 1 << 26, used = 0;
 double now = 0;
@@ -77,6 +82,7 @@ void complete(Commands* last);
 
 template <class T>
 T* made(const char* kind) {
+  IN_TURN;
   T* object = new T();
   object->kind = kind;
   alive[object] = true;
@@ -93,6 +99,7 @@ T* for_the_pool(T* object) {
 }
 
 void release(Handle object) {
+  IN_TURN;
   if (!alive[object]) {
     wrong += "a release of a " + object->kind + " that is gone\n";
     return;
@@ -119,6 +126,7 @@ String* string(const std::string& text) {
 }
 
 bool fails(const char* message, Error** place) {
+  IN_TURN;
   auto found = failures.find(message);
   if (found == failures.end()) return false;
   if (place) {
@@ -132,7 +140,10 @@ bool fails(const char* message, Error** place) {
 
 std::string number(unsigned long value) { return std::to_string(value); }
 
-void note(const std::string& text) { noted += text + "\n"; }
+void note(const std::string& text) {
+  IN_TURN;
+  noted += text + "\n";
+}
 
 void keep(Encoder* encoder, Handle object) {
   object->owners++;
@@ -166,6 +177,7 @@ void complete(Commands* last) {
 Handle alloc(Handle, const char*) { return made<Object>("options"); }
 Handle init(Handle self, const char*) { return self; }
 Handle retain(Handle self, const char*) {
+  IN_TURN;
   self->owners++;
   return self;
 }
@@ -399,6 +411,7 @@ int count_of(const char* kind) {
 // the runtime
 
 Handle objc_getClass(const char* name) {
+  IN_TURN;
   if (failures.count(name)) return nullptr;
   if (!classes.count(name)) classes[name] = made<Object>("class");
   return classes[name];
@@ -426,6 +439,7 @@ Handle MTLCreateSystemDefaultDevice() {
 }
 
 __attribute__((used)) Implementation implementation_of(Handle receiver, const char* name) {
+  IN_TURN;
   if (!receiver) return (Implementation)nothing;
   if (!alive[receiver]) {
     wrong += std::string(name) + " to a " + receiver->kind + " that is gone\n";

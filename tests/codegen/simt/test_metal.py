@@ -198,5 +198,5 @@ def test_nothing_is_said_in_words_of_other_makers() -> None:
 
 def test_kernels_say_what_sums_may_be() -> None:
     """NaN and infinities count, and nothing is fused that is not said to be."""
-    assert "#pragma METAL fp math_mode(safe)" in metal.prelude()
-    assert "#pragma METAL fp contract(off)" in metal.prelude()
+    assert "\n#pragma METAL fp math_mode(safe)\n" in metal.prelude()
+    assert "\n#pragma clang fp contract(off)\n" in metal.prelude()

@@ -3,8 +3,10 @@
 
 #include <metal_stdlib>
 
+#if __METAL_VERSION__ >= 320
 #pragma METAL fp math_mode(safe)
-#pragma METAL fp contract(off)
+#endif
+#pragma clang fp contract(off)
 
 #define __device__
 #define __forceinline__ inline
