@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rlx.codegen.simt.language import cuda, hip, metal
 from rlx.ir.literal import Array
@@ -108,6 +109,16 @@ def cpp_of(text: str) -> tuple[str, str]:
     return "cuda", text.removeprefix(cuda.prelude())
 
 
+def with_far(module: ctypes.CDLL, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a kernel, with those in one that it has no parameters for."""
+    try:
+        far = ctypes.c_int.in_dll(module, f"far_{name}").value
+    except ValueError:
+        return arguments
+    places = (ctypes.c_uint64 * len(arguments[far:-1]))(*(each.value for each in arguments[far:-1]))
+    return [*arguments[:far], places, arguments[-1]]
+
+
 class Emulator:
     """Takes the place of a GPU's driver.
 
@@ -125,11 +136,14 @@ class Emulator:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
         language, kernels = cpp_of(text)
         clusters = {name: size for size, name in re.findall(r"__cluster_dims__\((\d+), .*\n(\w+)\(", kernels)}
+        found = re.findall(r"^(\w+)\(.* far \[\[buffer\((\d+)\)", kernels, re.MULTILINE)
+        far = {name: int(place) for name, place in found}
         entries = "\n".join(
             f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
-            f"{{ return emulation::{self._launch(language, name, clusters.get(name, '1'))}; }}"
+            f"{{ return emulation::{self._launch(language, name, clusters.get(name, '1'), far.get(name, -1))}; }}"
             for name in sorted(set(names))
         )
+        entries += "".join(f'\nextern "C" {{ int far_{name} = {place}; }}' for name, place in far.items())
         with ALONE:
             begun = header(language)
         with tempfile.TemporaryDirectory() as place:
@@ -138,9 +152,9 @@ class Emulator:
             subprocess.run([COMPILER, *OPTIONS, "-shared", source, "-o", library], check=True)
             return library.read_bytes()
 
-    def _launch(self, language: str, name: str, cluster: str) -> str:
+    def _launch(self, language: str, name: str, cluster: str, far: int) -> str:
         if language == "metal":
-            return f"launch_with_ids<{name}>({name}, {self.warp}, lanes, blocks, arguments)"
+            return f"launch_with_ids<{name}>({name}, {self.warp}, lanes, blocks, {far}, arguments)"
         return f"launch<{name}>({name}, {self.warp}, lanes, blocks, {cluster}, arguments)"
 
     def load(self, library: bytes) -> ctypes.CDLL:
@@ -178,6 +192,7 @@ class Emulator:
     ) -> None:  # fmt: skip
         """Runs a kernel, whose text says how much workgroup memory a launch brings. Raises AssertionError where lanes
         of a block wait for one another in vain."""
+        arguments = with_far(module, name, arguments)
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
         run = module[f"run_{name}"]
         wrong = WRONG[run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers)]

@@ -95,13 +95,16 @@ bool atomic_compare_exchange_weak_explicit(atomic<T>* place, T* expected, T valu
 namespace emulation {
 
 // Runs a kernel, whose arguments are pointed to; behind them it wants the numbers of the block and of the lane, and how
-// many lanes exchange values.
+// many lanes exchange values. Places of operands, if there are any, are themselves what is pointed to.
 template <auto kernel, class... Parameters>
 int launch_with_ids(
-    void (*of)(Parameters...), unsigned lanes_of_a_warp, unsigned lanes_of_a_block, unsigned blocks, void** given) {
+    void (*of)(Parameters...), unsigned lanes_of_a_warp, unsigned lanes_of_a_block, unsigned blocks, int far,
+    void** given) {
   static void* all[sizeof...(Parameters)];
   constexpr size_t buffers = sizeof...(Parameters) - 3;
-  for (size_t i = 0; i < buffers; i++) all[i] = given[i];
+  static void* places;
+  places = far < 0 ? nullptr : given[far];
+  for (size_t i = 0; i < buffers; i++) all[i] = (int)i == far ? &places : given[i];
   all[buffers] = &blockIdx.x;
   all[buffers + 1] = &threadIdx.x;
   all[buffers + 2] = &warp;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <functional>
 #include <map>
@@ -75,7 +76,6 @@ std::map<Handle, bool> alive;
 thread_local std::vector<std::vector<Handle>> pools;
 std::deque<Commands*> committed;
 Unsigned capacity = 1 << 26, used = 0;
-double now = 0;
 
 void release(Handle object);
 void complete(Commands* last);
@@ -150,6 +150,12 @@ void keep(Encoder* encoder, Handle object) {
   encoder->commands->held.push_back(object);
 }
 
+double seconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
 // Does what a queue was given up to these commands.
 void complete(Commands* last) {
   while (!committed.empty()) {
@@ -167,7 +173,7 @@ void complete(Commands* last) {
     first->todo.clear();
     for (Handle held : first->held) release(held);
     first->held.clear();
-    first->end = now += 0.25e-3;
+    first->end = seconds();
     if (first == last) return;
   }
 }
@@ -240,6 +246,8 @@ Handle new_buffer_with(Handle, const char* name, const void* bytes, Unsigned siz
   return buffer;
 }
 
+uint64_t address_of(Buffer* self, const char*) { return (uint64_t)self->bytes; }
+
 void* contents(Buffer* self, const char*) { return self->bytes; }
 
 Handle new_queue(Handle, const char* name) {
@@ -283,6 +291,11 @@ void set_bytes(Encoder* self, const char* name, const void* bytes, Unsigned size
   if (size > 4096) wrong += "more bytes than commands hold\n";
   self->bytes[index] = std::string((const char*)bytes, size);
   self->buffers.erase(index);
+}
+
+void use(Encoder* self, const char* name, Buffer* buffer, Unsigned usage) {
+  note(std::string(name) + " " + number(usage));
+  keep(self, buffer);
 }
 
 struct Size {
@@ -369,6 +382,7 @@ const std::map<std::string, Implementation> messages = {
     {"newBufferWithLength:options:", (Implementation)new_buffer},
     {"newBufferWithBytes:length:options:", (Implementation)new_buffer_with},
     {"contents", (Implementation)contents},
+    {"gpuAddress", (Implementation)address_of},
     {"newCommandQueue", (Implementation)new_queue},
     {"commandBuffer", (Implementation)command_buffer},
     {"computeCommandEncoder", (Implementation)compute_encoder},
@@ -376,6 +390,7 @@ const std::map<std::string, Implementation> messages = {
     {"setComputePipelineState:", (Implementation)set_pipeline},
     {"setBuffer:offset:atIndex:", (Implementation)set_buffer},
     {"setBytes:length:atIndex:", (Implementation)set_bytes},
+    {"useResource:usage:", (Implementation)use},
     {"dispatchThreadgroups:threadsPerThreadgroup:", (Implementation)dispatch},
     {"copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", (Implementation)copy},
     {"endEncoding", (Implementation)end_encoding},

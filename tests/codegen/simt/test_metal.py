@@ -179,14 +179,30 @@ def test_f64_is_refused_by_name() -> None:
     assert isinstance(told, str) and "Metal has no f64" in told
 
 
-def test_a_kernel_has_at_most_so_many_buffers() -> None:
+def sum_of(count: int) -> KernelCase:
+    """One kernel of so many operands."""
     graph = Graph("sum")
     total = graph.input("x", (3,))
-    for number in range(40):
-        total = total + graph.input(f"x{number}", (3,))
+    for number in range(1, count):
+        total = total + graph.input(f"x{number}", (3,)) * float(number)
     graph.output(total)
-    told = [str(item) for item in lowered([KernelCase(graph, {}, EXACT)], APPLES)]
-    assert any("expected at most 31 buffers, as Metal has them, got" in each for each in told)
+    return KernelCase(graph, {}, EXACT)
+
+
+@needs_cpp
+@pytest.mark.parametrize("count", [29, 30, 40])
+def test_a_kernel_has_at_most_so_many_buffers(count: int) -> None:
+    """Of the operands behind the others the places are in one of them."""
+    case = sum_of(count)
+    (text,) = made([case])[1].kernels.values()
+    assert text.count("[[buffer(") == min(count + 2, metal.BUFFERS)
+    assert text.count("far[") == (0 if count == 29 else count - 28)
+    check([case])
+
+
+@needs_clang
+def test_places_of_operands_keep_to_address_spaces() -> None:
+    compile_metal.check(made([sum_of(40)])[1].text)
 
 
 def test_nothing_is_said_in_words_of_other_makers() -> None:

@@ -26,6 +26,8 @@ LANGUAGE = 3 << 16
 """`MTLLanguageVersion3_0`."""
 SHARED = 0
 """`MTLResourceStorageModeShared`: memory of the processor and the device."""
+READ_AND_WRITE = 3
+"""`MTLResourceUsage`."""
 MOST_BYTES = 4096
 """That commands hold themselves."""
 WORD = 4
@@ -45,11 +47,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A kernel that the device has: how many pointers it takes, and how many numbers."""
+    """A kernel that the device has: how many pointers it takes, how many numbers, and how many pointers are buffers."""
 
     handle: int
     pointers: int
     numbers: int
+    near: int
 
 
 @dataclass
@@ -310,8 +313,7 @@ class MetalDriver(Driver):
                 told = objects.told(error.value)
                 raise CallError("newComputePipelineStateWithFunction", NO_SUCH_FUNCTION, told)
             module.made.append(made)
-        pointers, numbers = parameters_of(module.text, name)
-        return Pipeline(made, pointers, numbers)
+        return Pipeline(made, *parameters_of(module.text, name))
 
     def launch(
         self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
@@ -323,9 +325,15 @@ class MetalDriver(Driver):
             bound = [self._bound(ctypes.c_uint64.from_address(int(place)).value) for place in places[:-1]]
             encoder = commands.encoder("compute")
             send(encoder, "setComputePipelineState:", function.handle)
-            for number, (buffer, offset) in enumerate(bound):
+            for number, (buffer, offset) in enumerate(bound[: function.near]):
                 send(encoder, "setBuffer:offset:atIndex:", buffer.handle, offset, number)
-            self._set_numbers(encoder, int(places[-1]), 8 * function.numbers, function.pointers)
+            far = np.zeros(function.pointers - function.near, np.uint64)
+            for number, (buffer, offset) in enumerate(bound[function.near :]):
+                far[number] = send(buffer.handle, "gpuAddress") + offset
+                send(encoder, "useResource:usage:", buffer.handle, READ_AND_WRITE)
+            if far.size:
+                self._set_numbers(encoder, far.ctypes.data, far.nbytes, function.near)
+            self._set_numbers(encoder, int(places[-1]), 8 * function.numbers, function.near + (far.size > 0))
             size, group = Size(blocks, 1, 1), Size(lanes, 1, 1)
             send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", size, group)
             commands.launched()
@@ -342,10 +350,13 @@ class MetalDriver(Driver):
         send(held, "release")
 
 
-def parameters_of(text: str, name: str) -> tuple[int, int]:
-    """How many pointers a kernel takes, and how many numbers of 64 bits, by its text."""
-    head = re.search(rf"\b{name}\((.*)\) {{$", text, re.MULTILINE)
+def parameters_of(text: str, name: str) -> tuple[int, int, int]:
+    """How many pointers a kernel takes, how many numbers of 64 bits, and how many of the pointers are buffers, by its
+    text."""
+    head = re.search(rf"\b{name}\((.*)\) {{$((?:\n  .* = .*\)far\[\d+\]\.start;$)*)", text, re.MULTILINE)
     assert head is not None, name
     numbers = re.search(r"Record<(\d+)>", head[1])
     assert numbers is not None, head[1]
-    return head[1].count("[[buffer(") - 1, int(numbers[1])
+    far = head[2].count("\n")
+    near = head[1].count("[[buffer(") - (2 if far else 1)
+    return near + far, int(numbers[1]), near

@@ -54,6 +54,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "newBufferWithLength:options:": (Handle, Unsigned, Unsigned),
     "newBufferWithBytes:length:options:": (Handle, Handle, Unsigned, Unsigned),
     "contents": (Handle,),
+    "gpuAddress": (ctypes.c_uint64,),
     "newCommandQueue": (Handle,),
     "commandBuffer": (Handle,),
     "computeCommandEncoder": (Handle,),
@@ -61,6 +62,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "setComputePipelineState:": (None, Handle),
     "setBuffer:offset:atIndex:": (None, Handle, Unsigned, Unsigned),
     "setBytes:length:atIndex:": (None, Handle, Unsigned, Unsigned),
+    "useResource:usage:": (None, Handle, Unsigned),
     "dispatchThreadgroups:threadsPerThreadgroup:": (None, Size, Size),
     "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:": (
         None, Handle, Unsigned, Handle, Unsigned, Unsigned,

@@ -16,6 +16,11 @@ struct Record {
   long dims[count];
 };
 
+// Where the memory of an operand begins for which no buffer is left.
+struct Place {
+  device char* start;
+};
+
 template <class T> struct Unsigned;
 template <> struct Unsigned<int> { using type = unsigned; };
 template <> struct Unsigned<unsigned> { using type = unsigned; };

@@ -18,7 +18,8 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 
 BUFFERS = 31
-"""That a kernel may have, of which one brings a launch's numbers."""
+"""That a kernel may have. The last one brings a launch's numbers; where there are more operands, the one before it has
+the places of those for which no buffer is left."""
 SHARED_BYTES = 32 << 10
 """Of memory that a workgroup may have."""
 IDS = (
@@ -84,17 +85,19 @@ class Metal(Cpp):
         self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0
     ) -> list[str]:
         assert isinstance(record, CppRecord)  # this language's own
-        buffers = [
-            f"{'' if binding.writable else 'const '}device {binding.element}* slot{number}"
+        pointers = [
+            (f"{'' if binding.writable else 'const '}device {binding.element}*", f"slot{number}")
             for number, binding in enumerate(bindings)
         ]
         if record.moves:
-            buffers.append(f"const device {self.index_type}* moving")
+            pointers.append((f"const device {self.index_type}*", "moving"))
+        near = len(pointers) if len(pointers) < BUFFERS else BUFFERS - 2
+        buffers = [f"{kind} {pointer}" for kind, pointer in pointers[:near]]
+        far = [f"  {kind} {p} = ({kind})far[{i}].start;" for i, (kind, p) in enumerate(pointers[near:])]
+        buffers += ["constant Place* far"] if far else []
         buffers.append(self.record_parameter(max(record.rounds + len(record.numbers), 1)))
-        if len(buffers) > BUFFERS:
-            raise CompileError(f"[kernel] expected at most {BUFFERS} buffers, as Metal has them, got {len(buffers)}")
         places = [f"{text} [[buffer({number})]]" for number, text in enumerate(buffers)]
-        return [self.qualifiers(lanes), f"{name}({', '.join([*places, *IDS])}) {{", *self.brought(record)]
+        return [self.qualifiers(lanes), f"{name}({', '.join([*places, *IDS])}) {{", *far, *self.brought(record)]
 
     def body(self, code: Code, block: str, positions_a_group: int) -> list[str]:
         nbytes = sum(_BYTES[kind] * count for kind, count in code.shared.values())
