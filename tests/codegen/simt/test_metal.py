@@ -18,6 +18,7 @@ from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.apple_gpu.build import APPLES
+from rlx.codegen.simt.code import Code
 from rlx.codegen.simt.language import metal
 from rlx.codegen.simt.module import CppModule, cpp_module
 from rlx.errors import CompileError
@@ -203,6 +204,16 @@ def test_a_kernel_has_at_most_so_many_buffers(count: int) -> None:
 @needs_clang
 def test_places_of_operands_keep_to_address_spaces() -> None:
     compile_metal.check(made([sum_of(40)])[1].text)
+
+
+def test_a_kernel_has_so_much_workgroup_memory() -> None:
+    code = Code(metal.METAL)
+    metal.METAL.shared_variable(code, "tile", "float4", 2047)
+    metal.METAL.shared_variable(code, "places", "long", 2)
+    assert "  threadgroup float4 tile[2047];" in metal.METAL.body(code, "block", 64)
+    metal.METAL.shared_variable(code, "flags", "bool", 1)
+    with pytest.raises(CompileError, match="expected at most 32768 bytes of workgroup memory, got 32769"):
+        metal.METAL.body(code, "block", 64)
 
 
 def test_nothing_is_said_in_words_of_other_makers() -> None:
