@@ -252,16 +252,19 @@ void* contents(Buffer* self, const char*) { return self->bytes; }
 
 Handle new_queue(Handle, const char* name) {
   note(name);
+  if (fails(name, nullptr)) return nullptr;
   return made<Object>("queue");
 }
 
 Handle command_buffer(Handle, const char* name) {
   note(name);
+  if (fails(name, nullptr)) return nullptr;
   return for_the_pool(made<Commands>("commandBuffer"));
 }
 
 Encoder* encoder_of(Commands* self, const char* name, const char* kind) {
   note(name);
+  if (fails(name, nullptr)) return nullptr;
   if (self->status != 0) wrong += "an encoder of commands that were committed\n";
   Encoder* encoder = for_the_pool(made<Encoder>(kind));
   encoder->commands = self;

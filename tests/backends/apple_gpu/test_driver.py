@@ -311,6 +311,20 @@ def test_a_failure_is_told_once_and_by_events_again(noted: Noted) -> None:
         driver.wait_for(event)
 
 
+def test_what_makes_nothing_is_told(noted: Noted) -> None:
+    """Messages to nothing would be lost."""
+    noted.fail("newCommandQueue")
+    with pytest.raises(CallError, match=r"newCommandQueue gave nothing \(719\)"):
+        opened()
+    driver = opened()
+    for message in ("commandBuffer", "computeCommandEncoder"):
+        noted.fail(message)
+        with pytest.raises(CallError, match=rf"{message} gave nothing \(719\)"):
+            busy(driver, driver.stream())
+    busy(driver, driver.stream())
+    driver.synchronise_all()
+
+
 def test_errors_of_the_backend_say_what_failed(metal: Noted) -> None:
     metal.fail("newComputePipelineStateWithFunction:error:", 2, "Compute function exceeds available stack space")
     with pytest.raises(DriverError, match=r"\[compile\] expected Noted GPU to work, got .*stack space"):

@@ -18,6 +18,14 @@ MOST_LAUNCHES = 128
 """Of a buffer of commands, so that the device begins before a long program is written."""
 
 
+def _made(objects: ObjectiveC, receiver: int, message: str) -> int:
+    """What a message makes. Raises CallError where that is nothing, to which messages would be lost without a word."""
+    made: int | None = objects.send(receiver, message)
+    if not made:
+        raise CallError(message, LAUNCH_FAILURE, "nothing")
+    return made
+
+
 class CommandBuffer:
     """A buffer of commands, released when nobody has it."""
 
@@ -64,7 +72,7 @@ class Commands:
     def __init__(self, objects: ObjectiveC, device: int) -> None:
         self.objects = objects
         self.lock = locks.rlock()
-        self.queue = objects.send(device, "newCommandQueue")
+        self.queue = _made(objects, device, "newCommandQueue")
         self.latest: CommandBuffer | None = None
         self._under_way: deque[CommandBuffer] = deque()
         self._encoder: int | None = None
@@ -80,7 +88,7 @@ class Commands:
         with self.objects.pool():
             if self._kind != kind:
                 self._end_encoding()
-                made = self.objects.send(self._open().handle, f"{kind}CommandEncoder")
+                made = _made(self.objects, self._open().handle, f"{kind}CommandEncoder")
                 self._encoder, self._kind = self.objects.send(made, "retain"), kind
         assert self._encoder is not None
         return self._encoder
@@ -134,7 +142,7 @@ class Commands:
     def _open(self) -> CommandBuffer:
         if self.latest is None or self.latest.committed:
             with self.objects.pool():
-                self.latest = CommandBuffer(self.objects, self.objects.send(self.queue, "commandBuffer"))
+                self.latest = CommandBuffer(self.objects, _made(self.objects, self.queue, "commandBuffer"))
             self._under_way.append(self.latest)
         return self.latest
 
