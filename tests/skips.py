@@ -102,6 +102,7 @@ RULES: dict[str, Rules] = {
     "ane": ANE,
     "cuda": GPU_CPP,
     "rocm": GPU_CPP,
+    "apple-gpu": Rules(refused=frozenset({"Metal has no f64", "kernels in MSL have no complex numbers"}), flushes=True),
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
     "gpu": WGPU,
     "vulkan": WGPU,
@@ -115,4 +116,5 @@ RULES: dict[str, Rules] = {
 
 def of(device: str) -> Rules:
     """The rules of a device; for one that is not in the table: everything, exactly."""
-    return RULES.get(device.partition("-")[0].partition(":")[0], Rules())
+    kind = device.partition(":")[0]
+    return RULES.get("cpu" if kind.startswith("cpu-") else kind, Rules())

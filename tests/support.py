@@ -30,8 +30,13 @@ def commit_number() -> int:
 
 
 def kind_of(device: str) -> str:
-    """The device's name without an instruction set."""
-    return device.partition("-")[0]
+    """The device's name without an instruction set, which processors alone have behind it."""
+    return "cpu" if device.startswith("cpu-") else device
+
+
+def isa_of(device: str) -> str | None:
+    """The instruction set that stands behind the device's name, if one does."""
+    return device.removeprefix("cpu-") if device.startswith("cpu-") else None
 
 
 def backend(device: str) -> Backend:
@@ -41,7 +46,7 @@ def backend(device: str) -> Backend:
 
 def options_of(device: str, disable: frozenset[str] = frozenset()) -> Options:
     """How tests compile for a device."""
-    return Options(disable=disable, isa=device.partition("-")[2] or None)
+    return Options(disable=disable, isa=isa_of(device))
 
 
 def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Runs kernels in CUDA C++ or HIP C++ on the processor, compiled as C++: finds wrong kernels where there is no GPU.
+"""Runs kernels in CUDA C++, HIP C++ or Metal's language on the processor, compiled as C++: finds wrong kernels where
+there is no GPU.
 
 The lanes of a block take turns, one goes on until it waits for the others; behind each buffer there is no memory. What
 real lanes do at once, and the order in which memory changes for them, is not tested; whether indices, arithmetic,
@@ -19,8 +20,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from rlx.codegen.simt.language import cuda, hip
+from rlx.codegen.simt.language import cuda, hip, metal
 from rlx.ir.literal import Array
 
 COMPILER = "g++"
@@ -32,7 +34,9 @@ OPTIONS = (
 """Kernels run for less long than they are compiled."""
 SCHEDULER = Path(__file__).with_name("cuda_emulation.cpp")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+WORDS = Path(__file__).with_name("cuda_words_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
+METAL = Path(__file__).with_name("metal_emulation.hpp")
 PTX = [
     Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
     for kind in ("halves", "matrix", "bytes", "copies", "warpgroups", "clusters")
@@ -41,6 +45,7 @@ ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 FIRST_LINE = 1 << 16
 """Of kernels: behind those of all headers, as the numbers of lines tell barriers apart."""
+METAL_LIBRARY = "#include <metal_stdlib>"
 NOTHING = 0
 """That a page lets nobody do."""
 WRONG = (
@@ -71,10 +76,14 @@ def folder() -> Path:
 @cache
 def header(language: str) -> Path:
     """What kernels in a language begin with: compiled before, which takes longer than most kernels do."""
-    if language == "hip":
-        parts = [HEADER.read_text(), hip.prelude(HIP.read_text())]
+    if language == "metal":
+        words = metal.prelude(halves=False).replace(METAL_LIBRARY, "")
+        parts = [HEADER.read_text(), METAL.read_text(), words]
+    elif language == "hip":
+        parts = [HEADER.read_text(), WORDS.read_text(), hip.prelude(HIP.read_text())]
     else:
-        parts = [HEADER.read_text(), cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.by_ptx()]
+        ptx = (path.read_text() for path in PTX)
+        parts = [HEADER.read_text(), WORDS.read_text(), cuda.prelude(ptx=False), *ptx, cuda.by_ptx()]
     path = folder() / f"{language}.hpp"
     path.write_text("\n".join(parts))
     subprocess.run([COMPILER, *OPTIONS, "-x", "c++-header", path, "-o", f"{path}.gch"], check=True)
@@ -87,6 +96,27 @@ def scheduler() -> ctypes.CDLL:
     library = folder() / "scheduler.so"
     subprocess.run([COMPILER, *ANY, "-O2", "-shared", SCHEDULER, "-o", library], check=True)
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def cpp_of(text: str) -> tuple[str, str]:
+    """The language of a module's text, and its kernels as C++ behind the header of that language."""
+    if text.startswith(metal.prelude()):
+        kernels = text.removeprefix(metal.prelude()).replace("(threadgroup ", "(")  # of casts
+        return "metal", re.sub(r"^  threadgroup ", "  static ", kernels, flags=re.MULTILINE)
+    if text.startswith(hip.prelude()):
+        return "hip", f"using namespace {hip.NAMESPACE};{text.removeprefix(hip.prelude())}"
+    assert text.startswith(cuda.prelude())
+    return "cuda", text.removeprefix(cuda.prelude())
+
+
+def with_far(module: ctypes.CDLL, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a kernel, with those in one that it has no parameters for."""
+    try:
+        far = ctypes.c_int.in_dll(module, f"far_{name}").value
+    except ValueError:
+        return arguments
+    places = (ctypes.c_uint64 * len(arguments[far:-1]))(*(each.value for each in arguments[far:-1]))
+    return [*arguments[:far], places, arguments[-1]]
 
 
 class Emulator:
@@ -104,15 +134,16 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        language, kernels = "hip" if hip.prelude() in text else "cuda", text.replace(cuda.prelude(), "")
-        kernels = kernels.replace(hip.prelude(), f"using namespace {hip.NAMESPACE};")
-        assert kernels != text
+        language, kernels = cpp_of(text)
         clusters = {name: size for size, name in re.findall(r"__cluster_dims__\((\d+), .*\n(\w+)\(", kernels)}
+        found = re.findall(r"^(\w+)\(.* far \[\[buffer\((\d+)\)", kernels, re.MULTILINE)
+        far = {name: int(place) for name, place in found}
         entries = "\n".join(
             f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
-            f"{{ return emulation::launch<{name}>({name}, {self.warp}, lanes, blocks, {size}, arguments); }}"
-            for name, size in ((name, clusters.get(name, 1)) for name in sorted(set(names)))
+            f"{{ return emulation::{self._launch(language, name, clusters.get(name, '1'), far.get(name, -1))}; }}"
+            for name in sorted(set(names))
         )
+        entries += "".join(f'\nextern "C" {{ int far_{name} = {place}; }}' for name, place in far.items())
         with ALONE:
             begun = header(language)
         with tempfile.TemporaryDirectory() as place:
@@ -120,6 +151,11 @@ class Emulator:
             source.write_text(f'#include "{begun}"\n#line {FIRST_LINE}\n{kernels}\n{entries}\n')
             subprocess.run([COMPILER, *OPTIONS, "-shared", source, "-o", library], check=True)
             return library.read_bytes()
+
+    def _launch(self, language: str, name: str, cluster: str, far: int) -> str:
+        if language == "metal":
+            return f"launch_with_ids<{name}>({name}, {self.warp}, lanes, blocks, {far}, arguments)"
+        return f"launch<{name}>({name}, {self.warp}, lanes, blocks, {cluster}, arguments)"
 
     def load(self, library: bytes) -> ctypes.CDLL:
         with ALONE:
@@ -156,6 +192,7 @@ class Emulator:
     ) -> None:  # fmt: skip
         """Runs a kernel, whose text says how much workgroup memory a launch brings. Raises AssertionError where lanes
         of a block wait for one another in vain."""
+        arguments = with_far(module, name, arguments)
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
         run = module[f"run_{name}"]
         wrong = WRONG[run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers)]

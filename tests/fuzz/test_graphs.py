@@ -29,7 +29,7 @@ def test_what_once_failed(path: Path, device: str) -> None:
     if support.why_absent(device):
         pytest.skip(support.why_absent(device))
     program = found.read(path.read_text())
-    kind, _, isa = device.partition("-")
+    kind, isa = support.kind_of(device), support.isa_of(device)
     if isa:
         program.how = program.how.on(isa)
     try:

@@ -14,6 +14,7 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.verify import verify
 from rlx.passes.checks import add_checks
 from rlx.passes.intervals import Intervals
+from support import isa_of, kind_of
 
 X = np.arange(12, dtype="f4").reshape(4, 3)
 
@@ -100,7 +101,7 @@ def test_constants_out_of_range_are_refused_when_compiled() -> None:
 
 
 def test_indices_are_looked_at_on_every_device(device: str) -> None:
-    session = rlx.Session(*[device.partition("-")[0]], isa=device.partition("-")[2] or None)
+    session = rlx.Session(*[kind_of(device)], isa=isa_of(device))
     program = session.compile(taking(lambda g, x: g.input("i", ("m",), "i64")))
     np.testing.assert_array_equal(program.run([X, np.array([0, -4, 3])])[0], X[[0, 0, 3]])
     for index in (4, -5, 1 << 40, -(1 << 63), (1 << 63) - 1):

@@ -19,6 +19,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.against_prediction import predicted_kernels
 from rlx.runtime.profiler import Profile, check_nan, profile
+from support import isa_of, kind_of
 from trace_format import check_trace
 
 PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx", "xla")
@@ -105,8 +106,7 @@ def test_what_the_host_settles_is_between_kernels(device: str) -> None:
 
 
 def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(device: str) -> None:
-    name, _, isa = device.partition("-")
-    session = rlx.Session(name, isa=isa or None)
+    session = rlx.Session(kind_of(device), isa=isa_of(device))
     plain = session.compile(net()).run([X])[0]
     options = type(session.options)(isa=session.options.isa, profile=True, cache=False)
     compiled = session.with_options(options).compile(net())

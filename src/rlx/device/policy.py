@@ -18,6 +18,7 @@ Strategy = Literal["cost_model", "benchmark", "auto"]
 HIDDEN = {
     "reference": "it is there to compare with",
     "null": "nothing runs on it",
+    "apple-gpu": "its kernels have run on no GPU yet",
     "gpu": "its adapters have names of their own",
     "webgpu": "its adapters have names of their own",
 }

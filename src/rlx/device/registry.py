@@ -20,6 +20,7 @@ BUILT_IN: dict[str, str] = {
     "cpu": "rlx.backends.cpu:CpuBackend",
     "cuda": "rlx.backends.cuda:CudaBackend",
     "rocm": "rlx.backends.rocm:RocmBackend",
+    "apple-gpu": "rlx.backends.apple_gpu:AppleGpuBackend",
     "gpu": "rlx.backends.wgpu:GpuBackend",
     "vulkan": "rlx.backends.wgpu:VulkanBackend",
     "opengl": "rlx.backends.wgpu:OpenGlBackend",

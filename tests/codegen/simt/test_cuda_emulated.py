@@ -18,7 +18,6 @@ from rlx import flags, ops
 from rlx.backends.cuda.build import NVIDIAS, program_of
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.cpp import bindings_of
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import cpp_module
 from rlx.ir import dtype as dtypes
@@ -127,7 +126,7 @@ def test_an_element_of_any_dtype_is_joined_by_any_instruction(dtype: DType, comb
     guard, update = const(True, dtypes.bool_), load(1, linear(axis(0)), dtype)
     work = Scatter((), (2 * WORKGROUP,), Linear(1), guard, update, combine, atomic=True)
     slots = [Slot(dtype, number) for number in range(2)]
-    shader = render(Kernel("join", work, (0, 1), 1), slots, bindings_of([dtype, dtype], 1), "join", language=CUDA)
+    shader = render(Kernel("join", work, (0, 1), 1), slots, CUDA.bindings([dtype, dtype], 1), "join", language=CUDA)
     x, updates = np.array([5, 3, 7], dtype.numpy), np.ones(2 * WORKGROUP, dtype.numpy)
     updates[[9, 70, 99]] = np.array([2, 0.5 if dtype.is_float else -2, 4], dtype.numpy)
     launch(prelude() + shader.text, "join", 2, x, updates)

@@ -11,6 +11,7 @@ from build import F, model, one
 from onnx import helper
 
 import rlx
+from support import isa_of, kind_of
 
 MODES = ("nearest", "linear", "cubic")
 PLACES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric")
@@ -38,8 +39,8 @@ def image(*shape: int) -> Any:
 
 
 def ours(proto: onnx.ModelProto, device: str, *arrays: Any) -> Any:
-    kind, _, isa = device.partition("-")
-    return rlx.load(proto.SerializeToString(), device=kind, isa=isa or None, cache=False).run(list(arrays))[0]
+    model = proto.SerializeToString()
+    return rlx.load(model, device=kind_of(device), isa=isa_of(device), cache=False).run(list(arrays))[0]
 
 
 @pytest.mark.parametrize("mode", MODES)

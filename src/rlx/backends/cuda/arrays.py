@@ -114,6 +114,10 @@ class CudaArray(DeviceArray):
             return self.numpy().__dlpack__()
         if wanted is not None and tuple(wanted) != self.__dlpack_device__():
             raise BufferError(f"[dlpack] expected {self.device} or the host, got the device {wanted}")
+        if not self.owner.api.dlpack:
+            raise BufferError(
+                f"[dlpack] expected memory that other libraries take, got {self.device}: .numpy() copies it"
+            )
         self.settle()
         array = self.copy() if options.get("copy") else self
         with self._seen():
@@ -129,6 +133,8 @@ class CudaArray(DeviceArray):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """What other libraries read the memory by. All that fills it is done: not all of them wait for a stream."""
+        if not self.owner.api.dlpack:
+            raise AttributeError(f"[{self.owner.api.device}] expected memory of CUDA's kind: .numpy() copies it")
         if self.dtype.isbuiltin != 1:
             raise AttributeError(
                 f"[{self.owner.api.device}] expected a dtype of NumPy, got {self.dtype}: DLPack hands it over"
@@ -168,6 +174,8 @@ class CudaPlace(AdoptingPlace):
 
     def adopt(self, value: Any) -> CudaArray | None:
         """Raises InputError for an array with gaps, or of a dtype that there is not."""
+        if not self.device.api.dlpack:
+            return None
         torch = sys.modules.get("torch")
         if torch is not None and type(value) is torch.Tensor and self._is_plain(torch, value):
             return self._of_torch(torch, value)

@@ -68,6 +68,11 @@ LEAST_SCORES = 1 << 19
 """Of attention whose queries have lanes of their own: those of one sentence leave most of a GPU idle."""
 
 
+def why_unsupported(dtype: DType) -> str | None:
+    """The reason why kernels cannot hold this dtype, or None."""
+    return "kernels in C++ have no complex numbers" if dtype.is_complex else None
+
+
 @dataclass(frozen=True)
 class Maker:
     """What is made for the GPUs of a maker.
@@ -78,6 +83,7 @@ class Maker:
     padded    dtypes whose convolutions keep their pads, which products leave out
     claim     which composites its kernels take
     raises    what finds those that nets do not have as such
+    lacks     why kernels cannot hold a dtype, or None
     """
 
     device: str
@@ -86,6 +92,7 @@ class Maker:
     padded: frozenset[DType] = frozenset()
     claim: Claim = simt_claims.claim
     raises: tuple[Pass, ...] = ()
+    lacks: Callable[[DType], str | None] = why_unsupported
 
     def at(self, precision: str) -> Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
@@ -180,11 +187,6 @@ def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
     return to_kernels(optimise(graph, passes)[0], passes=maker.passes(), bounded=True)
 
 
-def why_unsupported(dtype: DType) -> str | None:
-    """The reason why kernels cannot hold this dtype, or None."""
-    return "kernels in C++ have no complex numbers" if dtype.is_complex else None
-
-
 def _passes(options: Options, maker: Maker) -> list[Pass]:
     precision = _precision_of_floats(options, maker)
     policy, narrows = policy_of(precision, also=(PackedMatmul,)), HALF_OF.get(precision)
@@ -202,7 +204,7 @@ def _precision_of_floats(options: Options, maker: Maker) -> str:
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
     return simt_support.unsupported(
-        graph, _passes(Options(), maker), why_unsupported, lambda ready: _render(ready, Context(), maker)
+        graph, _passes(Options(), maker), maker.lacks, lambda ready: _render(ready, Context(), maker)
     )
 
 
@@ -210,7 +212,7 @@ def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
     """The plan of a graph. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
     ready, report = optimise(graph, _passes(options, maker), disable)
-    lacking = refused(ready, why_unsupported)
+    lacking = refused(ready, maker.lacks)
     if lacking:
         refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
         raise UnsupportedOp(f"[{maker.device}] {refusals}")

@@ -1,7 +1,8 @@
 """The calls of a maker's driver that the backend makes, and what they fail with.
 
 `bindings.py` makes them by the package cuda-bindings, `backends.rocm.driver` those of HIP, which are the same by other
-names. Tests have a driver that works on the processor. Handles are what a driver gives out; pointers are integers.
+names, and `backends.apple_gpu.driver` does what they do by Metal. Tests have a driver that works on the processor.
+Handles are what a driver gives out; pointers are integers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Api:
 
     device          their kind, as rlx names it
     label           what people call the interface
-    dlpack          their kind, as DLPack numbers it
+    dlpack          their kind, as DLPack numbers it; 0 where other libraries do not get their memory
     torch           the version of torch's that tells that its devices `cuda` are these
     legacy_stream   the handle of the stream that libraries use which name none
     most_lanes      that a launch may have
@@ -58,11 +59,13 @@ class Driver(ABC):
     """One driver. All methods raise CallError.
 
     compiler         what `compile` is, by version: a part of the keys of what is kept on disk
+    captures         whether streams can note what they are given; else each run gives it anew
     times_in_graphs  whether events that a graph records tell times
     """
 
     api: Api
     compiler: str
+    captures = True
     times_in_graphs = True
 
     @abstractmethod
@@ -130,6 +133,9 @@ class Driver(ABC):
     @abstractmethod
     def synchronise_all(self) -> None:
         """Waits for what was given to all streams of the context."""
+
+    def submit(self, stream: Any) -> None:  # noqa: B027  # most have begun already
+        """Has the device begin with what a stream was given, where it waits for more."""
 
     @abstractmethod
     def event(self, timed: bool = False) -> Any: ...
@@ -212,29 +218,29 @@ class Driver(ABC):
         shared_bytes   of workgroup memory beside what the kernel declares
         """
 
-    # graphs
+    # graphs, of drivers that have `captures`
 
-    @abstractmethod
     def begin_capture(self, stream: Any) -> None:
         """From now on a stream notes what it is given, instead of doing it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end_capture(self, stream: Any) -> Any:
         """What was noted."""
+        raise NotImplementedError
 
-    @abstractmethod
     def instantiate(self, graph: Any) -> Any:
         """Something that `replay` runs, made of what was noted."""
+        raise NotImplementedError
 
-    @abstractmethod
     def update(self, executable: Any, graph: Any) -> bool:
         """Has it run this instead; False where that is another row of kernels."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def replay(self, executable: Any, stream: Any) -> None: ...
+    def replay(self, executable: Any, stream: Any) -> None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def drop_graph(self, graph: Any) -> None: ...
+    def drop_graph(self, graph: Any) -> None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def drop_executable(self, executable: Any) -> None: ...
+    def drop_executable(self, executable: Any) -> None:
+        raise NotImplementedError

@@ -1,4 +1,5 @@
-"""Graphs of what a run does on the stream: noted at the second run, replayed from then on."""
+"""Graphs of what a run does on the stream: noted at the second run, replayed from then on. A driver that notes nothing
+is given it each time."""
 
 from __future__ import annotations
 
@@ -54,11 +55,16 @@ class Replay:
     def run(self, key: Hashable, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
         """Does what `run` gives a stream: directly at first, as many programs run once. `launches` are what it is of:
         where they are others than last time, the graph is another. Call it within `Device.work`."""
+        driver, stream = self.device.driver, self.device.stream
+        if not driver.captures:
+            run(stream)
+            driver.submit(stream)
+            return
         noted = self._noted.setdefault(key, _Noted(self.device))
         noted.runs += 1
         if noted.runs == 1:
-            run(self.device.stream)
+            run(stream)
             return
         if noted.launches is not launches:
             noted.note(launches, run)
-        self.device.driver.replay(noted.executable, self.device.stream)
+        driver.replay(noted.executable, stream)

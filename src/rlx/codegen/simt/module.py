@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from rlx.codegen.simt import fma_tile, row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.cpp import Cpp, bindings_of
+from rlx.codegen.simt.language.cpp import Cpp
 from rlx.codegen.simt.language.cuda import CUDA, Cuda
 from rlx.codegen.simt.language.hip import Hip
+from rlx.codegen.simt.language.metal import Metal
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -49,7 +50,8 @@ class CppTarget(Target):
 ALIGNMENT = 16
 NVIDIA = CppTarget(subgroups=True, teams=True)
 AMD = CppTarget(subgroups=True, language=Hip)
-"""Matrix units are not used."""
+APPLE = CppTarget(subgroups=True, language=Metal)
+"""Matrix units of both are not used."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def cpp_kernel(program: Program, kernel: Kernel, name: str, target: CppTarget = 
         Slot(dtype, storage, aligned=aligned[storage], static=number in static)
         for storage, (number, dtype) in enumerate(zip(kernel.slots, dtypes))
     ]
-    bindings = bindings_of(dtypes, kernel.writes)
+    bindings = language.bindings(dtypes, kernel.writes)
     return render(kernel, slots, bindings, name, target, language)
 
 

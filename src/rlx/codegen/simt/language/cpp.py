@@ -1,9 +1,9 @@
-"""C++ of GPUs, what CUDA C++ and HIP C++ have in common: native 64-bit integers and f64, a pointer for every slot, no
-headers.
+"""C++ of GPUs, what CUDA C++, HIP C++ and Metal's language have in common: native 64-bit integers, a pointer for every
+slot, no headers.
 
 Registers of floats below 32 bits are `float`, rounded after every instruction; integers below 32 bits are `int` or
-`unsigned`, wrapped after every instruction. Indices are `long long`. Compilers may fuse no products and sums by
-themselves: they are fused where a body says `fma`, and nowhere else.
+`unsigned`, wrapped after every instruction. Indices are `long long`, or what a language calls integers of 64 bits.
+Compilers may fuse no products and sums by themselves: they are fused where a body says `fma`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 import struct
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
-from importlib.resources import files
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
-from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.base import Language, boolean
 from rlx.codegen.simt.registers import Reg
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 INDEX = "long long"
 WHOLE_BYTES = (dtypes.u8, dtypes.i8)
-_WORDS = {8: "char", 16: "short", 32: "int", 64: "long long"}
+_WORDS = {8: "char", 16: "short", 32: "int"}
 _INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
@@ -45,11 +43,13 @@ class CppRecord(Record):
 
     moving   symbols of dims that are not in the record but in a table of the device: the record has their places there
     moved    entries that are such places
+    ending   of literals of 64 bits
     """
 
-    def __init__(self, slots: int, rounds: int = 0, moving: frozenset[str] = frozenset()) -> None:
+    def __init__(self, slots: int, rounds: int = 0, moving: frozenset[str] = frozenset(), ending: str = "ll") -> None:
         super().__init__(slots, rounds)
         self.moving = moving
+        self.ending = ending
         self.moved: set[int] = set()
 
     @property
@@ -62,7 +62,7 @@ class CppRecord(Record):
 
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
-            return index_literal(dim)
+            return index_literal(dim, self.ending)
         entry = self.rounds + self._dims.setdefault(dim, len(self._dims))
         if not symbols(dim) & self.moving:
             return f"record.dims[{entry}]"
@@ -74,13 +74,19 @@ class CppRecord(Record):
 
 
 class Cpp(Language):
-    """One of the two.
+    """One of the three.
 
-    label    what people call it
-    moving   symbols whose values kernels find in a table of the device, so that one graph serves all of them
+    label           what people call it
+    index_type      its integers of 64 bits, whose literals end with `index_ending`
+    slot_space      what types of elements in slots begin with, and those in workgroup memory with `shared_space`
+    moving          symbols whose values kernels find in a table of the device, so that one graph serves all of them
     """
 
     label: str
+    index_type = INDEX
+    index_ending = "ll"
+    slot_space = ""
+    shared_space = "__shared__"
     unrolls = True
 
     def __init__(self, moving: frozenset[str] = frozenset()) -> None:
@@ -96,10 +102,18 @@ class Cpp(Language):
         return False
 
     def register_type(self, dtype: DType, wide: bool) -> str:
-        return register_type(dtype)
+        return register_type(dtype, self.index_type)
+
+    def memory_type(self, dtype: DType) -> str:
+        """The type of an element in memory."""
+        return memory_type(dtype, self.index_type)
+
+    def bindings(self, elements: Sequence[DType], writes: int) -> list[Binding]:
+        """The parameters of a kernel: a pointer for every slot, of which the first `writes` are written."""
+        return [Binding(self.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
 
     def index(self, value: int) -> str:
-        return index_literal(value)
+        return index_literal(value, self.index_ending)
 
     def constant(self, node: Expr) -> Reg:
         value, dtype = ex.value_of(node), node.dtype
@@ -108,13 +122,13 @@ class Cpp(Language):
         if dtype.is_float:
             return Reg(_double(float(value)) if dtype is dtypes.f64 else _float(float(value)), dtype, False)
         number = int(value)
-        ending = ("" if dtype.bits < 64 else "ll") if dtype.kind == "int" else "u" if dtype.bits < 64 else "ull"
+        ending = ("u" if dtype.kind == "uint" else "") + (self.index_ending if dtype.bits == 64 else "")
         if number in (-(1 << 31), -(1 << 63)):  # whose literals would be negations of those of a longer type
             return Reg(f"({number + 1}{ending} - 1{ending})", dtype, False)
         return Reg(f"({number}{ending})" if number < 0 else f"{number}{ending}", dtype, False)
 
     def lane_index(self) -> str:
-        return f"({INDEX})lane"
+        return f"({self.index_type})lane"
 
     # statements and expressions
 
@@ -174,7 +188,7 @@ class Cpp(Language):
         if operand.is_float:
             text = _float_instruction(node.kind, operand, names)
             return None if text is None else self.rounded(node.dtype, text)
-        text = _int_instruction(node.kind, operand, names)
+        text = _int_instruction(node.kind, operand, names, self.index_type)
         return None if text is None else self._wrapped(node.dtype, text)
 
     def _wrapped(self, dtype: DType, text: str) -> str:
@@ -212,7 +226,7 @@ class Cpp(Language):
                 unsigned = f"(unsigned){held} & {(1 << to.bits) - 1}u"
                 return f"decode_{to}({unsigned})"
             back = "__longlong_as_double" if to is dtypes.f64 else "__int_as_float"
-            return f"{back}(({INDEX if to is dtypes.f64 else 'int'}){held})"
+            return f"{back}(({self.index_type if to is dtypes.f64 else 'int'}){held})"
         return self._wrapped(to, f"({self.register_type(to, False)}){held}")
 
     # quads: their operators are in `cuda.cuh`
@@ -236,13 +250,13 @@ class Cpp(Language):
     # memory
 
     def record(self, slots: int, rounds: int = 0) -> Record:
-        return CppRecord(slots, rounds, self.moving)
+        return CppRecord(slots, rounds, self.moving, self.index_ending)
 
     def load(self, body: Body, slot: int, offset: str, guard: Reg | None = None) -> Reg:
         dtype = body.slots[slot].dtype
         place = f"slot{slot}[{offset}]"
         if guard is not None:
-            place = f"{guard.name} ? {place} : ({memory_type(dtype)})0"
+            place = f"{guard.name} ? {place} : ({self.memory_type(dtype)})0"
         return Reg(body.code.let(self._from_memory(dtype, place)), dtype, False)
 
     def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
@@ -257,7 +271,7 @@ class Cpp(Language):
 
     def _to_memory(self, dtype: DType, value: Reg) -> str:
         held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
-        return f"({memory_type(dtype)}){held}"
+        return f"({self.memory_type(dtype)}){held}"
 
     def has_atomic(self, combine: str, dtype: DType) -> bool:
         """Every instruction on elements that a word holds; complex numbers have no kernels."""
@@ -266,10 +280,11 @@ class Cpp(Language):
     def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
         """By the hardware's instruction where there is one, else by exchanging the word that holds the element."""
         code, dtype = body.code, body.slots[slot].dtype
-        element, place = memory_type(dtype), f"&slot{slot}[{offset}]"
+        element, place = self.memory_type(dtype), f"&slot{slot}[{offset}]"
         if _is_hardware_atomic(combine, dtype):
-            kind = f"unsigned {INDEX}" if (combine, dtype) == ("add", dtypes.i64) else element  # there is no signed sum
-            code.emit(f"atomic{combine.capitalize()}(({kind}*){place}, ({kind}){value.name});")
+            unsigned = (combine, dtype) == ("add", dtypes.i64)  # there is no signed sum
+            kind = f"unsigned {self.index_type}" if unsigned else element
+            code.emit(f"atomic{combine.capitalize()}(({self.slot_space}{kind}*){place}, ({kind}){value.name});")
             return
         exchange = code.fresh("exchange")
         with body.scope(f"for (Exchange<{element}> {exchange}({place}); !{exchange}.done;)"):
@@ -278,7 +293,7 @@ class Cpp(Language):
             code.emit(f"{exchange}.replace({self._to_memory(dtype, after)});")
 
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
-        return f"((const float4*)slot{slot})[{offset}]"
+        return f"((const {self.slot_space}float4*)slot{slot})[{offset}]"
 
     def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
         kind = self.register_type(dtype, False)
@@ -287,7 +302,7 @@ class Cpp(Language):
         return name
 
     def shared_places(self, code: Code) -> str:
-        self.shared_variable(code, "shared_place", INDEX, WORKGROUP)
+        self.shared_variable(code, "shared_place", self.index_type, WORKGROUP)
         return "shared_place"
 
     def shared_value(self, reg: Reg) -> str:
@@ -330,7 +345,7 @@ class Cpp(Language):
         lanes: int = WORKGROUP,
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
-        body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
+        body = self.body(code, f"({self.index_type}){self.block_index}", positions_a_group)
         head = self.head(record, bindings, name, lanes, code.cluster, code.later)
         return "\n".join([*code.functions.values(), *head, *body, "}"])
 
@@ -347,11 +362,15 @@ class Cpp(Language):
             pointers.append(f"const {INDEX}* __restrict__ moving")
         own = max(record.rounds + len(record.numbers), 1)
         parameters = ", ".join([*pointers, self.record_parameter(own + later)])
-        brought = [
-            f"  const {INDEX} moved{entry} = {self.moved(f'moving + record.dims[{entry}]')};"
+        brought = self.brought(record)
+        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]
+
+    def brought(self, record: CppRecord) -> list[str]:
+        """The lines that read what moves."""
+        return [
+            f"  const {self.index_type} moved{entry} = {self.moved(f'moving + record.dims[{entry}]')};"
             for entry in sorted(record.moved)
         ]
-        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]
 
     def asks_later(self, own: int, later: int) -> list[str]:
         """Asks for what a later kernel wants, by numbers behind the kernel's own."""
@@ -365,32 +384,32 @@ class Cpp(Language):
         """The lines between a kernel's braces; `block` is the number of the block."""
         position = f"{block} * {positions_a_group} + {self.lane_number}" if positions_a_group > 1 else block
         return [
-            f"  const {INDEX} position = {position};",
+            f"  const {self.index_type} position = {position};",
             f"  [[maybe_unused]] const unsigned lane = {self.lane_number};",
-            *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
+            *(f"  {self.shared_space} {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
             *self.first_lines(code),
             *code.lines,
         ]
 
 
-def index_literal(value: int) -> str:
-    return f"{value}ll" if value >= 0 else f"({value}ll)"
+def index_literal(value: int, ending: str = "ll") -> str:
+    return f"{value}{ending}" if value >= 0 else f"({value}{ending})"
 
 
-def register_type(dtype: DType) -> str:
+def register_type(dtype: DType, index: str = INDEX) -> str:
     if dtype is dtypes.bool_:
         return "bool"
     if dtype.is_float:
         return "double" if dtype is dtypes.f64 else "float"
-    word = INDEX if dtype.bits == 64 else "int"
+    word = index if dtype.bits == 64 else "int"
     return word if dtype.kind == "int" else f"unsigned {word}"
 
 
-def memory_type(dtype: DType) -> str:
+def memory_type(dtype: DType, index: str = INDEX) -> str:
     """The type of an element in memory: numbers of whole bytes, floats below 32 bits as their bits."""
     if dtype in (dtypes.f32, dtypes.f64):
         return register_type(dtype)
-    word = _WORDS[8 * dtype.itemsize]
+    word = _WORDS.get(8 * dtype.itemsize, index)
     return f"signed {word}" if dtype.kind == "int" else f"unsigned {word}"
 
 
@@ -403,47 +422,6 @@ def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
     if dtype in WHOLE_BYTES:
         return [f"four_bytes({', '.join(values[i : i + 4])})" for i in range(0, len(values), 4)]
     return [f"pair_{dtype}({low}, {high})" for low, high in zip(values[::2], values[1::2])]
-
-
-def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
-    """The parameters of a kernel: a pointer for every slot, of which the first `writes` are written."""
-    return [Binding(memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
-
-
-def text_of(*names: str) -> str:
-    """Files of this folder."""
-    folder = files("rlx.codegen.simt.language")
-    return "\n".join((folder / name).read_text() for name in names)
-
-
-def conversions(language: Cpp, written: Collection[DType] = ()) -> str:
-    """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`, and of those of 16
-    bits `pair_…` (two floats to a word). All but `round_…` are left out where `written` says they exist."""
-    return "\n".join(_conversions(language, dtype, dtype in written) for dtype in SMALL_FLOATS)
-
-
-def _conversions(language: Cpp, dtype: DType, written: bool) -> str:
-    kind = f"__device__ __forceinline__ float round_{dtype}(float x) {{ return decode_{dtype}(encode_{dtype}(x)); }}\n"
-    if written:
-        return kind
-    held, x = bits_dtype(dtype), Expr("register", dtypes.f32, (), "x")
-    up = _function(language, f"decode_{dtype}", held, "float", decode(Expr("register", held, (), "x"), dtype))
-    down = _function(language, f"encode_{dtype}", dtypes.f32, "unsigned", encode(x, dtype))
-    pair = f"__device__ __forceinline__ unsigned pair_{dtype}(float low, float high) {{"
-    pair += f" return encode_{dtype}(low) | encode_{dtype}(high) << 16; }}\n"
-    return f"{up}\n{down}\n{kind}{pair if dtype.bits == 16 else ''}"
-
-
-def _function(language: Cpp, name: str, parameter: DType, result: str, body: Expr) -> str:
-    from rlx.codegen.scalar.int_ranges import Ranges
-    from rlx.codegen.simt.body import Body, legal
-
-    code = Code(language)
-    writer = Body(code, language.record(0), (), Ranges())
-    writer.remember(Expr("register", parameter, (), "x"), Reg("x", parameter, False))
-    value = writer.gen(legal(body)).name
-    head = f"__device__ __forceinline__ {result} {name}({register_type(parameter)} x) {{"
-    return "\n".join([head, *code.lines, f"  return {value};", "}"])
 
 
 def _is_hardware_atomic(combine: str, dtype: DType) -> bool:
@@ -489,13 +467,13 @@ def _float_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | N
     return None
 
 
-def _int_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
+def _int_instruction(kind: str, dtype: DType, names: Sequence[str], index: str) -> str | None:
     """Integers wrap; division by zero gives 0; shifts by the width or more give 0, or the sign."""
     a, b = names[0], names[-1]
     if kind in _WRAPPING:
         if dtype.kind == "uint":
             return f"{a} {_WRAPPING[kind]} {b}"
-        kinds = (INDEX, f"unsigned {INDEX}") if dtype.bits == 64 else ("int", "unsigned")
+        kinds = (index, f"unsigned {index}") if dtype.bits == 64 else ("int", "unsigned")
         return f"({kinds[0]})(({kinds[1]}){a} {_WRAPPING[kind]} ({kinds[1]}){b})"
     if kind in _BITS:
         return f"{a} {_BITS[kind]} {b}"

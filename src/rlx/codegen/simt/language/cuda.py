@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
-from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord, conversions, text_of
+from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord
 from rlx.codegen.simt.language.cuda_warpgroups import WARPGROUPS
+from rlx.codegen.simt.language.texts import GPU, conversions, text_of
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 
@@ -90,7 +91,7 @@ def prelude(ptx: bool = True) -> str:
     """Device functions that kernels call: those of `gpu.cuh`, and conversions of small floats, of halves by
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
-    parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
+    parts = [text_of("cuda_warp.cuh", *GPU, *(PTX if ptx else ())), conversions(CUDA, written)]
     return "\n".join([*parts, *([WARPGROUPS, by_ptx()] if ptx else [])])
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
-from rlx.codegen.simt.language.cpp import Cpp, conversions, text_of
+from rlx.codegen.simt.language.cpp import Cpp
+from rlx.codegen.simt.language.texts import GPU, conversions, text_of
 from rlx.ir import dtype as dtypes
 
 NAMESPACE = "rlx"
@@ -56,5 +57,5 @@ def prelude(functions: str = "") -> str:
     """Device functions that kernels call. `functions` takes the place of those that are made of the compiler's own, for
     another compiler."""
     own, written = (functions, ()) if functions else (text_of("hip.h"), (dtypes.f16,))
-    parts = [f"namespace {NAMESPACE} {{", own, text_of("gpu.cuh"), conversions(HIP, written), "}"]
+    parts = [f"namespace {NAMESPACE} {{", own, text_of(*GPU), conversions(HIP, written), "}"]
     return "\n".join(parts)
