@@ -20,7 +20,7 @@ def test_there_are_thirteen_kinds_of_real_devices() -> None:
     [
         ("cpu", "cpu", 0), (" CUDA:1 ", "cuda", 1), ("nvidia", "cuda", 0), ("hip:3", "rocm", 3), ("VK", "vulkan", 0),
         ("dx12", "directx", 0), ("wgpu:2", "gpu", 2), ("neural-engine", "ane", 0), ("gl:0", "opengl", 0),
-        ("mps", "apple-gpu", 0), ("Apple-GPU:1", "apple-gpu", 1), ("metal", "metal", 0),
+        ("apple", "apple-gpu", 0), ("Apple-GPU:1", "apple-gpu", 1), ("metal", "metal", 0),
     ],
 )  # fmt: skip
 def test_a_name_is_read_with_its_aliases(text: str, kind: str, ordinal: int) -> None:

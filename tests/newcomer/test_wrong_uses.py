@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
     "device of onnxruntime": (
         "rlx.load(bytes_of_a_model, device='CPUExecutionProvider')", rlx.DeviceUnavailable, "here it is called 'cpu'",
     ),
-    "device of torch": ("rlx.Session('mps')", rlx.DeviceUnavailable, "apple-gpu: Apple GPUs are there on macOS only"),
+    "device of torch": ("rlx.Session('mps')", rlx.DeviceUnavailable, "got 'mps'; here it is called 'metal'"),
     "device that is not here": ("rlx.Session('tpu')", rlx.DeviceUnavailable, r"tpu: .*; available here: cpu"),
     "second processor": ("rlx.Session('cpu:1')", rlx.DeviceUnavailable, "cpu:1: expected an ordinal below 1, got 1"),
     "file that is not there": ("rlx.load('nothing.onnx')", rlx.ModelError, "got 'nothing.onnx', which does not exist"),

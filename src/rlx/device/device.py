@@ -25,7 +25,7 @@ _KINDS = (
     Kind("rocm", "AMD GPU (ROCm)", ("hip", "amd")),
     Kind("mlx", "Apple GPU (MLX)"),
     Kind("metal", "Apple GPU (Metal)", ("mtl",)),
-    Kind("apple-gpu", "Apple GPU (Metal's own language)", ("mps",)),
+    Kind("apple-gpu", "Apple GPU (Metal's own language)", ("apple",)),
     Kind("ane", "Apple Neural Engine", ("neural-engine", "coreml")),
     Kind("gpu", "GPU (wgpu)", ("wgpu",)),
     Kind("vulkan", "GPU (Vulkan)", ("vk",)),
@@ -50,7 +50,7 @@ _TOKENS = {alias: kind.name for kind in (*KINDS.values(), *HELPERS.values()) for
 _ELSEWHERE = {
     "cpuexecutionprovider": "cpu", "cudaexecutionprovider": "cuda", "tensorrtexecutionprovider": "cuda",
     "rocmexecutionprovider": "rocm", "migraphxexecutionprovider": "rocm", "dmlexecutionprovider": "directx",
-    "coremlexecutionprovider": "ane", "webgpuexecutionprovider": "webgpu",
+    "coremlexecutionprovider": "ane", "webgpuexecutionprovider": "webgpu", "mps": "metal",
 }  # fmt: skip
 """What onnxruntime and torch call kinds of devices. They are told, not taken: there they mean whole lists of rules."""
 _FORM = re.compile(r"([a-z][a-z0-9_.-]*)(?::(\d{1,4}))?")

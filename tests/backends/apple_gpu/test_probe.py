@@ -35,7 +35,7 @@ def test_a_machine_that_has_all(macos: pytest.MonkeyPatch) -> None:
 def test_other_systems_have_none() -> None:
     assert AppleGpuBackend().probe().reason == "Apple GPUs are there on macOS only"
     registry.refresh()
-    for name in ("apple-gpu", "mps"):
+    for name in ("apple-gpu", "apple"):
         with pytest.raises(DeviceUnavailable, match="Apple GPUs are there on macOS only; available here: "):
             rlx.Session(name)
 

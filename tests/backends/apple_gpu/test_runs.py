@@ -31,7 +31,7 @@ def program(graph: Graph | None = None, options: Options | None = None) -> CudaE
 
 
 def test_a_graph_runs_by_name(metal: Noted) -> None:
-    for name in ("apple-gpu", "mps"):
+    for name in ("apple-gpu", "apple"):
         compiled = rlx.Session(name).compile(dense())
         compiled.set_params({"w": W, "bias": BIAS})
         for rows in (3, 5, 3):
