@@ -423,7 +423,7 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
         raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
     types_of_results = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
     for of in types_of_results if isinstance(types_of_results, tuple) else (types_of_results,):
-        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
+        if any([isinstance(dim, int) and dim < 0 for dim in of.shape]):
             raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
     return types_of_results
 
@@ -453,14 +453,15 @@ def call(
     """
     cls = lookup(name)
     names = cls.operand_names
-    by_name = [attributes.pop(operand, None) for operand in names[len(operands) :]]
-    arguments = [*operands, *by_name]
+    arguments = [*operands]
+    if len(operands) < len(names):
+        arguments += [attributes.pop(operand, None) for operand in names[len(operands) :]]
     while arguments and arguments[-1] is None:
         arguments.pop()
-    hole = next((i for i, argument in enumerate(arguments) if argument is None), None)
-    if hole is not None:
-        place = names[hole] if names else f"operand {hole}"
-        raise GraphError(f"[{name}] expected a value as {place}, got None before other operands")
+    for number, argument in enumerate(arguments):
+        if argument is None:
+            place = names[number] if names else f"operand {number}"
+            raise GraphError(f"[{name}] expected a value as {place}, got None before other operands")
     try:
         op = cls(**attributes)
     except TypeError:
