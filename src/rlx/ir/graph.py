@@ -423,7 +423,7 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
         raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
     types_of_results = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
     for of in types_of_results if isinstance(types_of_results, tuple) else (types_of_results,):
-        if any([isinstance(dim, int) and dim < 0 for dim in of.shape]):
+        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
             raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
     return types_of_results
 

@@ -184,7 +184,8 @@ def _moves_only_ones(value: Value, permutation: tuple[int, ...]) -> bool:
 
 
 def _in_order(value: Value, permutation: tuple[int, ...]) -> Value:
-    """A value with its axes in another order: at once a reshape, of what it is itself one of, where only axes of 1 move."""
+    """A value with its axes in another order. Where only axes of 1 move that is a reshape, at once of what the value is
+    itself a reshape of."""
     if not _moves_only_ones(value, permutation):
         return value.transpose(*permutation)
     whole = value.node.inputs[0] if isinstance(value.op, Reshape) else value
