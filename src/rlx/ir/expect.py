@@ -7,8 +7,7 @@ dims get their values. If one of two dims that broadcast may be 1, the equality 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 
 from rlx.errors import DTypeError, InputError, ShapeError
@@ -146,18 +145,23 @@ class _Notes:
 _notes: ContextVar[_Notes | None] = ContextVar("notes", default=None)
 
 
-@contextmanager
-def noting(assume_equal: bool = True) -> Iterator[list[Equality]]:
-    """Collects the equalities that type rules note while the block runs.
+class noting:
+    """Collects the equalities that type rules note while the block runs. A class, as each node of a graph has a block.
 
     assume_equal   what two open dims broadcast to is one of them; else it is `dims.broadcast` of both
     """
-    notes = _Notes([], assume_equal)
-    token = _notes.set(notes)
-    try:
-        yield notes.equalities
-    finally:
-        _notes.reset(token)
+
+    __slots__ = ("_notes", "_token")
+
+    def __init__(self, assume_equal: bool = True) -> None:
+        self._notes = _Notes([], assume_equal)
+
+    def __enter__(self) -> list[Equality]:
+        self._token = _notes.set(self._notes)
+        return self._notes.equalities
+
+    def __exit__(self, *_: object) -> None:
+        _notes.reset(self._token)
 
 
 def same_dim(left: Dim, right: Dim, what: str, spreads: str = "") -> Dim:
@@ -189,6 +193,8 @@ def not_empty(extent: Dim, result: Dim, what: str) -> None:
 
 def spread(left: Dim, right: Dim, what: str) -> Dim:
     """What two dims that are not known to be 1 broadcast to; notes that they are equal, or one of them is 1."""
+    if left == right:
+        return left
     dim = same_dim(left, right, what, "either")
     notes = _notes.get()
     return dim if notes is None or notes.assume_equal else dims.broadcast(left, right)
@@ -196,6 +202,8 @@ def spread(left: Dim, right: Dim, what: str) -> Dim:
 
 def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
     """NumPy's rule."""
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]  # as of most operands
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Dim] = []
     for position in range(rank):

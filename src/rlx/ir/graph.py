@@ -453,14 +453,15 @@ def call(
     """
     cls = lookup(name)
     names = cls.operand_names
-    by_name = [attributes.pop(operand, None) for operand in names[len(operands) :]]
-    arguments = [*operands, *by_name]
+    arguments = [*operands]
+    if len(operands) < len(names):
+        arguments += [attributes.pop(operand, None) for operand in names[len(operands) :]]
     while arguments and arguments[-1] is None:
         arguments.pop()
-    hole = next((i for i, argument in enumerate(arguments) if argument is None), None)
-    if hole is not None:
-        place = names[hole] if names else f"operand {hole}"
-        raise GraphError(f"[{name}] expected a value as {place}, got None before other operands")
+    for number, argument in enumerate(arguments):
+        if argument is None:
+            place = names[number] if names else f"operand {number}"
+            raise GraphError(f"[{name}] expected a value as {place}, got None before other operands")
     try:
         op = cls(**attributes)
     except TypeError:

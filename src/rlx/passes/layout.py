@@ -20,7 +20,7 @@ from rlx.ops.build import conv, dot_general, pad
 from rlx.ops.convolution import Conv, Dilate, ReduceWindow
 from rlx.ops.index import Gather
 from rlx.ops.reduce import Reduction
-from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice, Transpose
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from rlx.passes.driver import Context, Pass, Rebuild
 
 FEW_CHANNELS = 16
@@ -76,7 +76,7 @@ class _Walk:
             if result is None:
                 self.rebuild.keep(node)
             else:
-                outer = result.transpose(*to_first(result.rank))
+                outer = _in_order(result, to_first(result.rank))
                 self.rebuild.replace(node, outer, first=first)
                 self.inner[outer] = result
             self._note_static(node)
@@ -156,8 +156,7 @@ class _Walk:
 
     def _is_cheap(self, value: Value) -> bool:
         """Whether a transpose costs nothing per run: the value is static, or only axes of 1 move."""
-        moved_axes = [i for i in to_last(value.rank) if value.shape[i] != 1]
-        return value in self.static or moved_axes == sorted(moved_axes)
+        return value in self.static or _moves_only_ones(value, to_last(value.rank))
 
     def _last(self, value: Value) -> Value:
         """A value with channels last; what goes around it goes around what is turned."""
@@ -170,12 +169,27 @@ class _Walk:
             if op.high[1] != 0:
                 x = pad(x, low=(0,) * x.rank, high=(*([0] * (x.rank - 1)), op.high[1]), value=op.value)
             return _padded(x, op.low[2:], op.high[2:], op.value)
-        return value.transpose(*to_last(value.rank))
+        return _in_order(value, to_last(value.rank))
 
     def _add(self, op: Op, *operands: Value) -> Value:
         result = self.rebuild.new.add(op, *operands)
         assert isinstance(result, Value)
         return result
+
+
+def _moves_only_ones(value: Value, permutation: tuple[int, ...]) -> bool:
+    """Whether a permutation keeps the order of all axes that are not 1."""
+    order = [i for i in permutation if value.shape[i] != 1]
+    return order == sorted(order)
+
+
+def _in_order(value: Value, permutation: tuple[int, ...]) -> Value:
+    """A value with its axes in another order. Where only axes of 1 move that is a reshape, at once of what the value is
+    itself a reshape of."""
+    if not _moves_only_ones(value, permutation):
+        return value.transpose(*permutation)
+    whole = value.node.inputs[0] if isinstance(value.op, Reshape) else value
+    return whole.reshape(*(value.shape[i] for i in permutation))
 
 
 def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rlx import disk, locks, logs
 from rlx.backends.base import Options
-from rlx.backends.cpu import build, tiers
+from rlx.backends.cpu import build, jit, tiers
 from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.stored_weights import Source, request_key, write_packed
@@ -195,6 +195,7 @@ def unpack_graph(job: bytes) -> tuple[Graph, Isa, Options]:
 
 def main(folder: Path, job: str, key: str) -> None:
     """Compiles the graph of a job, and removes the job."""
+    jit.keep_addresses()
     gc.disable()  # what a compile makes lives until its end, and so does the process
     with tiers.finished_with(job, folder) as data:
         _compile(data, folder, key)

@@ -178,6 +178,7 @@ class Worker:
 
 def main(folder: Path, job: str, key: str) -> None:
     """Writes the second tier of a job into a folder of the cache, and removes the job."""
+    jit.keep_addresses()
     give_way()
     with finished_with(job, folder) as data:
         write_better(*unpack(data), folder, key)

@@ -41,7 +41,7 @@ ONCE_A_RUN = "#1"
 call of a kernel costs some nanoseconds more."""
 PART_CHARACTERS = 200_000
 """Text that is worth a compiler thread of its own."""
-PARTS_A_THREAD = 4
+PARTS_A_THREAD = 8
 """So that a thread which finds its processor busy leaves more to the others."""
 
 
