@@ -163,6 +163,7 @@ class Model:
                 if self._chain is not None:
                     return self._chain.compiled
                 self._compiled = self._session.compile(self.graph, inputs)
+                stored.expect_nothing()
                 self._keep(self._compiled)
             return self._compiled
 
@@ -442,6 +443,8 @@ def load(
         record = stored.find(of) if of else None
         if record is not None and _still_chosen(session):
             return Model.starting(record, session, partial(read, os.path.abspath(source), mmap, **reader))
+        if of is not None and session.options.tiered:
+            stored.expect_compile(Path(source))
     return Model(read(source, mmap, **reader), session, of)
 
 

@@ -154,6 +154,23 @@ def place(path: Path, device: str, options: Options, reader: Mapping[str, Any]) 
     return Spot(f"start-{digest}", os.path.dirname(os.path.abspath(path)))
 
 
+def expect_compile(path: Path) -> None:
+    """A model that has no record will be compiled: the process that does so imports what it needs while the model is
+    read. Of formats whose first runs may go without code."""
+    if path.suffix == ".onnx":
+        from rlx.backends.cpu import ahead
+
+        ahead.start("rlx.backends.cpu.arrival")
+
+
+def expect_nothing() -> None:
+    """What was expected to be compiled is, or is by now another process's to compile."""
+    if "rlx.backends.cpu.ahead" in sys.modules:
+        from rlx.backends.cpu import ahead
+
+        ahead.drop()
+
+
 def _system() -> str:
     """Kernel and machine, without the processes that `platform` starts to find out more, and without its name, which
     every container has one of."""

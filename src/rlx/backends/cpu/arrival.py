@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rlx import disk, locks, logs
 from rlx.backends.base import Options
-from rlx.backends.cpu import build, jit, tiers
+from rlx.backends.cpu import ahead, build, jit, tiers
 from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.stored_weights import Source, request_key, write_packed
@@ -240,5 +240,21 @@ def _say(what: str) -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # flushed again at exit
 
 
+def _import() -> None:
+    """What a compile imports, before it is known what is compiled."""
+    import llvmlite.binding  # noqa: F401
+
+    import rlx.backends.cpu.claims
+    import rlx.backends.cpu.schedules
+    import rlx.codegen.simd.module
+    import rlx.ir.serial
+    import rlx.kernel.pipeline
+    import rlx.ops
+    import rlx.passes.pipeline  # noqa: F401
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        _import()
+        sys.argv += ahead.job()
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

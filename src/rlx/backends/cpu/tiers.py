@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rlx import disk
-from rlx.backends.cpu import jit, kernel_store
+from rlx.backends.cpu import ahead, jit, kernel_store
 from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
 from rlx.backends.cpu.kernel_store import Pieces
 from rlx.codegen.simd.isa import Isa
@@ -151,13 +150,8 @@ class Worker:
     def __init__(self, module: str, folder: Path, job: str, key: str) -> None:
         self.key = key
         self._owner = os.getpid()
-        above = str(Path(__file__).parents[3])
-        path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder), job, key],
-            env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True, text=True,
-        )  # fmt: skip
+        arguments = [str(folder), job, key]
+        self._process = ahead.given(module, arguments) or ahead.spawned(module, arguments)
 
     def progress(self) -> Iterator[str]:
         """What it says, until it ends."""
