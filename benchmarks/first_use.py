@@ -89,16 +89,16 @@ def start(kind: str, path: str, feed: str, threads: int, cache: str) -> dict[str
 
 def wait_for_code(cache: str, began: float) -> float:
     """Waits until no process compiles for a cache; seconds from `began` to when the last entry was written."""
-    while any(cache in command for command in _commands()):
+    while any(f"RLX_CACHE_DIR={cache}" in variables for variables in _environments()):
         time.sleep(0.02)
     return max((path.stat().st_mtime for path in Path(cache).glob("*")), default=began) - began
 
 
-def _commands() -> Iterator[str]:
-    """The command lines of all processes, where the system lists them as files."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
-            yield path.read_bytes().decode(errors="replace")
+def _environments() -> Iterator[list[str]]:
+    """The variables of all processes, where the system lists them as files."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            yield path.read_bytes().decode(errors="replace").split("\0")
 
 
 def keep_busy() -> None:
