@@ -179,7 +179,8 @@ class _BlockCore(_Reader):
         self.starts = [self.f.offset("%a", "float", self.f.mul("%lda", str(r))) for r in range(rows)]
         few = rows * vectors
         # few sums would wait for one another: there are several sets of them, added at the end
-        self.ways = 4 if few * 4 <= 16 else 2 if few * 2 <= 16 else 1
+        room = module.target.vector_registers // 2  # beside elements that are unpacked
+        self.ways = 4 if few * 4 <= room else 2 if few * 2 <= room else 1
 
     def write(self) -> Function:
         f, count = self.f, self.rows * self.vectors

@@ -53,6 +53,7 @@ class Target:
     byte_products  what multiplies bytes and adds to i32: "fours" (vpdpbusd), "pairs" (pmaddwd), or "" for neither
     has_fma   whether fused multiply-add is one instruction (else `fmuladd` may split it)
     converts_f16   whether instructions turn f16 into f32 and back
+    vector_registers   how many there are
     """
 
     lanes: int
@@ -60,6 +61,7 @@ class Target:
     pause: str = ""
     byte_products: str = ""
     converts_f16: bool = False
+    vector_registers: int = 16
 
 
 @dataclass(frozen=True)

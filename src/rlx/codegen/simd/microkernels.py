@@ -21,6 +21,8 @@ UNROLL = 4
 PREFETCH_LINES = 4
 """Cache lines of the next panel fetched into L2 per unrolled step."""
 LINE_BYTES = 64
+MOST_SUMS = 24
+"""Vectors of sums in several sets."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,11 @@ class Core:
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
         # few sums would wait for one another: short tiles have several sets of sums, added at the end
         few = rows * vectors * form.dtype.itemsize // 4
-        self.ways = 4 if few * 4 <= 24 else 2 if few * 2 <= 24 and few < 10 else 1
+        others = (
+            vectors + 1 if form.moves else 2 * (vectors + 1)
+        )  # the panel's and an element of A, and as they are read
+        room = min(MOST_SUMS, module.target.vector_registers - others)
+        self.ways = 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
     def add(self, a: str, b: str) -> str:
         """The sum of two vectors of sums."""

@@ -42,7 +42,10 @@ def written(
     keeps the time of every kernel.
     """
     symbols = program.symbols
-    target = Target(isa.lanes, isa.has_fma, byte_products=isa.byte_products, converts_f16=isa.converts_f16)
+    target = Target(
+        isa.lanes, isa.has_fma, byte_products=isa.byte_products, converts_f16=isa.converts_f16,
+        vector_registers=isa.vector_registers,
+    )  # fmt: skip
     module = Module(target, symbols)
     module.add("rlx_run", _dispatcher(), of_program=True)
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
