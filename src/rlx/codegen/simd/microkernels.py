@@ -97,9 +97,8 @@ class Core:
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
         # few sums would wait for one another: short tiles have several sets of sums, added at the end
         few = rows * vectors * form.dtype.itemsize // 4
-        others = (
-            vectors + 1 if form.moves else 2 * (vectors + 1)
-        )  # the panel's and an element of A, and as they are read
+        # beside them: the panel's vectors and an element of A, and both as they are in memory
+        others = (vectors + 1) * (1 if form.moves else 2)
         room = min(MOST_SUMS, module.target.vector_registers - others)
         self.ways = 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
