@@ -57,13 +57,17 @@ def test_it_ends_when_nobody_wants_it() -> None:
     assert ahead.given(ARRIVAL, []) is None
 
 
-def test_it_is_for_one_program_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_for_one_program_folder_and_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ahead.start(ARRIVAL)
     process = waiting()
     assert ahead.given("rlx.backends.cpu.tiers", []) is None and process.wait(60) == 0
     ahead.start(ARRIVAL)
     process = waiting()
     monkeypatch.setenv("RLX_DISABLE", "cse")
+    assert ahead.given(ARRIVAL, []) is None and process.wait(60) == 0
+    ahead.start(ARRIVAL)
+    process = waiting()
+    monkeypatch.chdir(tmp_path)  # names of folders may begin there
     assert ahead.given(ARRIVAL, []) is None and process.wait(60) == 0
 
 

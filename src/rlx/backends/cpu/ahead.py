@@ -24,12 +24,20 @@ WAIT_S = 10.0
 class _Waiting:
     process: subprocess.Popen[str]
     module: str
-    environment: Mapping[str, str]
+    place: tuple[str, Mapping[str, str]]
     owner: int
 
 
 _lock = locks.lock()
 _waiting: list[_Waiting] = []
+
+
+def _place() -> tuple[str, Mapping[str, str]]:
+    """What a process has of the one that starts it: the folder by which it finds others, and variables."""
+    try:
+        return os.getcwd(), dict(os.environ)
+    except FileNotFoundError:  # that folder was removed
+        return "", dict(os.environ)
 
 
 def spawned(module: str, arguments: Sequence[str], waits: bool = False) -> subprocess.Popen[str]:
@@ -59,7 +67,7 @@ def start(module: str) -> None:
             process = spawned(module, [], waits=True)
         except OSError:  # whoever needs it finds out why
             return
-        _waiting[:] = [_Waiting(process, module, dict(os.environ), os.getpid())]
+        _waiting[:] = [_Waiting(process, module, _place(), os.getpid())]
     threading.Thread(target=process.wait, name="rlx-ahead", daemon=True).start()  # so that no dead one is left
 
 
@@ -71,7 +79,7 @@ def given(module: str, arguments: Sequence[str]) -> subprocess.Popen[str] | None
         return None
     stdin = found.process.stdin
     assert stdin is not None  # a pipe
-    if found.module != module or found.environment != dict(os.environ):
+    if (found.module, found.place) != (module, _place()):
         stdin.close()
         return None
     try:

@@ -234,8 +234,7 @@ def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:
 def _say(what: str) -> None:
     """Tells the process that waits, if it still does."""
     try:
-        sys.stdout.write(f"{what}\n")  # whole, whichever thread says it
-        sys.stdout.flush()
+        print(what, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # flushed again at exit
 

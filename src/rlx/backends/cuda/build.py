@@ -22,6 +22,7 @@ from rlx.codegen.simt import (
     team_contraction,
     team_layouts,
 )
+from rlx.codegen.simt.language.cpp import Cpp
 from rlx.codegen.simt.language.cuda import CUDA
 from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
@@ -174,6 +175,17 @@ def kernel_passes() -> list[KernelPass]:
         RowPrologues(_most_rows),
         BesideEachOther(lambda nest: True),
         UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once
+    ]
+
+
+def passes_without_matrix_units(language: Cpp) -> list[KernelPass]:
+    """What makes of a program one for other makers' GPUs."""
+    return [
+        SplitKv(LEAST_SCORES),
+        Bitonic(irregular.is_long),
+        AtomicScatter(irregular.is_long_scatter, language.has_atomic),
+        LongReductions(FOR_WORKGROUPS),
+        Pack(contraction.panels),
     ]
 
 

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from rlx.backends.cuda.build import LEAST_SCORES, Maker
-from rlx.codegen.simt import contraction, irregular
+from functools import partial
+
+from rlx.backends.cuda.build import Maker, passes_without_matrix_units
 from rlx.codegen.simt.language.hip import HIP
 from rlx.codegen.simt.module import AMD
-from rlx.kernel.passes.atomic_scatter import AtomicScatter
-from rlx.kernel.passes.bitonic import Bitonic
-from rlx.kernel.passes.driver import KernelPass
-from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
-from rlx.kernel.passes.pack import Pack
-from rlx.kernel.passes.split_kv import SplitKv
 
-
-def kernel_passes() -> list[KernelPass]:
-    """As for NVIDIA's GPUs, without matrix units."""
-    return [
-        SplitKv(LEAST_SCORES),
-        Bitonic(irregular.is_long),
-        AtomicScatter(irregular.is_long_scatter, HIP.has_atomic),
-        LongReductions(FOR_WORKGROUPS),
-        Pack(contraction.panels),
-    ]
-
-
-AMDS = Maker("rocm", AMD, kernel_passes)
+AMDS = Maker("rocm", AMD, partial(passes_without_matrix_units, HIP))
