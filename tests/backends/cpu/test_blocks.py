@@ -122,3 +122,18 @@ def test_code_without_panels_reads_weights_where_they_lie() -> None:
     graph.output(product(graph, x, 33, 4, 32, "added"), name="y")
     for count in (1, 6):
         check(graph, rows(count, 64), disable=["pack-blocks"])
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_constants_of_one_element_are_in_memory_too(added: bool) -> None:
+    """Scales and zeros of a single block: cores read them by address."""
+    graph = Graph()
+    w = np.random.default_rng(0).integers(0, 256, (1, 32), np.uint8)
+    scale, zero = (graph.constant(np.array([[number]], "f4")) for number in (0.0625, 3.0))
+    x = graph.input("x", ("n", 64))
+    graph.output(
+        ops.packed_matmul(x, graph.constant(w), scale, zero, depth=64, bits=4, block=64, added=added), name="y"
+    )
+    graph.output(ops.packed_matmul(x, graph.constant(w), scale, depth=64, bits=4, block=64), name="z")
+    for count in (1, 9):
+        check(graph, rows(count, 64))

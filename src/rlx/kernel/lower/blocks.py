@@ -35,6 +35,8 @@ def operands_of_packed(node: Node, memory: Materialised) -> None:
 def lower_packed(context: LoweringContext, group: Group) -> None:
     op, (x, w, scale, *zero) = group.anchor.op, group.anchor.inputs
     assert isinstance(op, PackedMatmul)
+    for operand in (w, scale, *zero):
+        context.add_scalar_constant(operand)
     kernel = context.kernel(context.result(group.results[0]))
     rows, rank = x.rank - 1, x.rank
     a = kernel.emitter().emit(x, tuple(axis(i) for i in (*range(rows), rank)))
