@@ -13,6 +13,7 @@
 #define __syncthreads_or(value) emulation::any_of(__LINE__, value)
 #define __ballot_sync(all, value) emulation::bits_of(__LINE__, value)
 #define __shfl_xor_sync(all, value, mask) emulation::exchanged(__LINE__, value, mask)
+#define __syncwarp() ((void)emulation::exchanged(__LINE__, 0u, 0))
 
 struct alignas(16) float4 {
   float x, y, z, w;

@@ -114,7 +114,7 @@ def attention(make: Maker) -> None:
     """Attention, with keys and values from where the queries are at times, and a residual behind it."""
     choose = make.random.choice
     dtype = make.float()
-    heads, features = choose((1, 2, 4)), choose((1, 4, 8, 16, 17))
+    heads, features = choose((1, 2, 4)), choose((1, 4, 8, 16, 17, 32))
     shared = choose([h for h in (1, heads) if heads % h == 0])
     batch = dims.symbol("n") if make.symbols and make.chance(0.5) else choose((1, 1, 2))
     queries = dims.symbol(make.symbols[-1]) if make.symbols and make.chance(0.4) else make.extent(70)
@@ -127,6 +127,9 @@ def attention(make: Maker) -> None:
     else:
         k = make.operand((batch, shared, keys, features), dtype)
         v = make.operand((batch, shared, keys, choose((features, features, 6))), dtype)
+    far = make.chance(0.15)
+    if far:  # every score of a row is far below zero
+        q, k = make.add("abs", q), make.add("neg", make.add("abs", k))
     mask = []
     if make.chance(0.4):
         shape = choose(((queries, keys), (batch, 1, 1, keys), (batch, 1, queries, keys), (batch, heads, queries, keys)))
@@ -136,8 +139,8 @@ def attention(make: Maker) -> None:
         attributes["window"] = choose((1, 2, 3, 20))
     if make.chance(0.2):
         attributes["softcap"] = choose((2.0, 10.0))
-    if make.chance(0.3):
-        attributes["scale"] = choose((0.5, 1.0))
+    if far or make.chance(0.3):
+        attributes["scale"] = 8.0 if far else choose((0.5, 1.0))
     if attributes["causal"] and make.chance(0.4):
         attributes["offset"] = choose((-2, 0, 1, 5))
     y = make.add("attention", q, k, v, *mask, **attributes)

@@ -112,6 +112,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "flat-rows": windows,
     "side-writes": written_norm,
     "row-tails": rotary_norm,
+    "one-side": rotary_norm,
     "row-prologues": normed_product,
     "side-by-side": two_norms,
     "float-parts": exact_product,

@@ -138,6 +138,22 @@ def test_scores_of_any_size_have_powers(driver: EmulatedDriver) -> None:
     np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("few_tiles", [-1, 1, 11], ids=["tiles", "alone", "parts"])
+@pytest.mark.parametrize("features", [32, 24])
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_far_below_zero_have_powers(
+    few_tiles: int, features: int, causal: bool, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a row, by so much that the power of two between nothing and the first of them is infinite."""
+    monkeypatch.setattr(team_attention, "FEW_TILES", few_tiles)
+    graph = graph_of(features, 32, "f16", scale=1.0, causal=causal)
+    given = inputs_of(graph, 140, 140)
+    given["q"], given["k"] = np.full_like(given["q"], 5), np.full_like(given["k"], -5)
+    given["k"] -= np.abs(inputs_of(graph, 140, 140)["k"]) * np.float16(0.1)
+    made, expected = (np.asarray(rlx.Session(device).compile(graph).run(given)[0]) for device in ("cuda", "cpu"))
+    np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
+
+
 def test_other_rows_than_whole_pieces_have_the_other_form(driver: EmulatedDriver) -> None:
     graph = graph_of(24, 24, "f16")
     assert "load_transposed(" not in "".join(cpp_module([program_of(graph)]).kernels.values())

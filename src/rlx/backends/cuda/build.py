@@ -47,6 +47,7 @@ from rlx.kernel.passes.flat_rows import FlatRows
 from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
+from rlx.kernel.passes.one_side import OneSide
 from rlx.kernel.passes.pack import Pack, joined_taps
 from rlx.kernel.passes.pack_blocks import PackBlocks
 from rlx.kernel.passes.row_prologues import RowPrologues
@@ -172,6 +173,7 @@ def kernel_passes() -> list[KernelPass]:
         PackBlocks(lambda work: (PANEL, PANEL_BYTES) if _unpacks(work) else (0, 1)),
         SideWrites(),
         RowTails(),
+        OneSide(),
         RowPrologues(_most_rows),
         BesideEachOther(lambda nest: True),
         UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once

@@ -55,8 +55,9 @@ def render(
         case Contraction() as work:
             return _of_contraction(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
-            if target.rows == team_attention.MANY_GUESS and tile_attention.takes(work, slots):
-                return tile_attention.TileAttention(work, slots, language).shader(bindings, name)
+            if target.rows > team_attention.FEW_GUESS and tile_attention.takes(work, slots):
+                groups = tile_attention.groups_of(target.rows) if target.warpgroups else 0
+                return tile_attention.TileAttention(work, slots, language, groups).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
             return team_attention.TeamParts(work, slots, language).shader(bindings, name)

@@ -99,8 +99,16 @@ def words(held: Sequence[Operand]) -> int:
 def in_pieces(line: Linear, axis: int) -> bool:
     """Whether neighbours along an axis are neighbours in memory, and begin at a multiple of their number."""
     strides = [line.const, *(c for n, c in line.axes if n != axis), *(c for _, c in line.others)]
-    near = line.coefficient(axis) == 1 and not speaks_of((e for e, _ in line.others), axis)
+    near = line.coefficient(axis) == 1 and all(_is_one_value(e, axis) for e, _ in line.others)
     return near and all(dims.exact_div(c, NEIGHBOURS) is not None for c in strides)
+
+
+def _is_one_value(index: Expr, axis: int) -> bool:
+    """Whether a part of an index is the same for all neighbours: it does not speak of the axis, or chooses between two
+    that do not by what is one for them."""
+    if index.kind == "select" and _is_one_for_neighbours(index.args[0], axis):
+        return not speaks_of(index.args[1:], axis)
+    return not speaks_of([index], axis)
 
 
 def _is_one_for_neighbours(guard: Expr, axis: int) -> bool:
@@ -120,6 +128,11 @@ def _is_one_for_neighbours(guard: Expr, axis: int) -> bool:
         return False
     rest = [beyond.const, *(c for n, c in beyond.axes if n != axis)]
     return all(dims.exact_div(c, NEIGHBOURS) is not None for c in rest)
+
+
+def _compares_neighbours(test: Expr, axis: int) -> bool:
+    """Whether it compares the places of neighbours, all with the same result."""
+    return test.kind in ("lt", "le") and speaks_of([test], axis) and _is_one_for_neighbours(test, axis)
 
 
 def steps(length: int, width: int) -> int:
@@ -149,16 +162,19 @@ class PieceRows(GroupRows):
         count = steps(self.length, self.step)
         line = offset_of(operand.load)
         outside = tuple(each for each in line.axes if each[0] != self.inner[0])
-        start = self.body.fresh_offset(Linear(line.const, outside, line.others))
+        by_place = tuple(each for each in line.others if speaks_of([each[0]], self.inner[0]))
+        others = tuple(each for each in line.others if each not in by_place)
+        start = self.body.fresh_offset(Linear(line.const, outside, others))
         code.emit(f"Piece {operand.name}[{count * operand.pieces}];")
         for step in range(count):
             first = f"({self.lane} + {step * self.step}) * {NEIGHBOURS}"
             there = [] if self._is_whole else [f"{first} < {self.length}"]
+            self.body.axes[self.inner[0]] = first
             if operand.guard is not None:
-                self.body.axes[self.inner[0]] = first
                 there.append(self.body.gen(operand.guard).name)
+            at = f"{start} + {self.body.fresh_offset(Linear(0, (), by_place))}" if by_place else start
             for piece in range(operand.pieces):
-                place = f"slot{slot} + {start} + {first} + {piece * 16 // operand.load.dtype.itemsize}"
+                place = f"slot{slot} + {at} + {first} + {piece * 16 // operand.load.dtype.itemsize}"
                 value = f"piece_ahead({place})" if operand.ahead else f"piece_at<true>({place})"
                 if there:
                     value = f"{' && '.join(there)} ? {value} : Piece{{}}"
@@ -211,8 +227,12 @@ class PieceRows(GroupRows):
         """Goes to each of some neighbours, of which bodies are to be made."""
         read = set(ex.walk(bodies))
         held = [operand for operand in self.held if operand.load in read]
+        self.body.axes[self.inner[0]] = first
+        tests = {node: self.body.gen(node) for node in read if _compares_neighbours(node, self.inner[0])}
         for number in range(NEIGHBOURS):
             self.body.axes[self.inner[0]] = f"({first} + {number})"
+            for test, holds in tests.items():
+                self.body.remember(test, holds)
             for operand in held:
                 if self.body.find(operand.load) is None:
                     element = self.code.let(operand.element(step, number))

@@ -31,10 +31,13 @@ HALVES = (dtypes.f16, dtypes.bf16)
 TILE = 16
 """Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
 WARPS = 4
-FEW_GUESS, MANY_GUESS = 1, 4096
+FEW_GUESS, SOME_GUESS, MANY_GUESS = 1, 256, 4096
+"""What tells variants of attention apart, for tiles of 64 queries of all heads."""
 FEW_TILES = 11
 """Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries. More of them
 have a tile for each warp, and nothing to join: with 24 that took two thirds of the time on an H200."""
+SOME_TILES = 264
+"""Tiles up to which two groups of four warps share one: two for each multiprocessor of an H200."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 MOST_FLOATS = 64
@@ -63,8 +66,9 @@ def guesses(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
     """Tiles of queries of all heads, up to how many of them a variant is for, and by which number it is told."""
     tiles = dims.product((work.batch, work.heads, dims.floordiv(work.queries, TILE * WARPS)))
     if isinstance(tiles, int):
-        return [(tiles, None, FEW_GUESS if tiles <= FEW_TILES else MANY_GUESS)]
-    return [(tiles, FEW_TILES, FEW_GUESS), (tiles, None, MANY_GUESS)]
+        of_some = SOME_GUESS if tiles <= SOME_TILES else MANY_GUESS
+        return [(tiles, None, FEW_GUESS if tiles <= FEW_TILES else of_some)]
+    return [(tiles, FEW_TILES, FEW_GUESS), (tiles, SOME_TILES, SOME_GUESS), (tiles, None, MANY_GUESS)]
 
 
 def _spot(feature: int) -> int:

@@ -1,22 +1,29 @@
-"""Attention of many queries on matrix units: a workgroup has a tile of queries of a head, 16 a warp, and brings keys
-and values to workgroup memory in tiles, one ahead of the one that its warps use.
+"""Attention of many queries on matrix units: a workgroup has a tile of queries of a head, 16 a warp, which it brings to
+workgroup memory, and keys and values in tiles, some ahead of the one that its warps use.
 
 A warp makes the scores of its queries and a tile's keys, takes softmax as the tiles come, and multiplies the powers,
-rounded to the operands' dtype, with the values; its lanes have them where the next product wants them. Tiles of which
-every score counts have no masks; a mask of keys alone is a word of a bit for each of 32 keys.
-Source: Dao 2023, arXiv:2307.08691.
+rounded to the operands' dtype, with the values; its lanes have them where the next product wants them. Where warps can
+multiply in fours, they do so with keys and values straight from workgroup memory, and two groups of four take turns at
+the tiles of the same queries. Tiles of which every score counts have no masks; a mask of keys alone is a word of a bit
+for each of 32 keys.
+
+Of eight queries or keys, 64 bytes of each are 512 neighbouring bytes, in which pieces are swapped by the row's number,
+as `tile_contraction.py` has it. So do results on their way to memory.
+Source: Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608 for products by fours of warps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
+from rlx.codegen.simt import team_attention
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import words_of
+from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product, warpgroup_steps_product
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.tile_layouts import LATER_NUMBERS
 from rlx.ir import dim as dims
@@ -32,12 +39,24 @@ QUERIES = WARPS * OF_A_WARP
 KEYS = 64
 """Of a tile."""
 LANES = 32 * WARPS
+"""Of a group."""
 STAGES = 2
+"""Of keys and values; where warps multiply in fours there is room for one more."""
 PIECE = 8
 """Features of 16 bytes."""
 CHUNK = 32
 """Features that are loaded from workgroup memory at once."""
+PIECES = CHUNK // PIECE
+"""Of a chunk."""
+OF_A_CHUNK = 8 * PIECES
+"""Pieces of eight keys."""
 LOG2E = math.log2(math.e)
+
+
+def groups_of(rows: int) -> int:
+    """How many groups of four warps, which multiply together, have a tile of queries, by what tells variants apart: two
+    where there are few tiles, as half of the keys take half of the time."""
+    return 2 if rows == team_attention.SOME_GUESS else 1
 
 
 def takes(work: FusedAttention, slots: Sequence[Slot]) -> bool:
@@ -55,17 +74,30 @@ def _is_aligned(slots: Sequence[Slot], operand: tuple[int, Linear]) -> bool:
 
 
 class TileAttention(AttentionWriter):
-    """Positions are (batch, head, tile of queries), each a workgroup's."""
+    """Positions are (batch, head, tile of queries), each a workgroup's.
 
-    def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language) -> None:
+    groups   of four warps, each of which multiplies together, that share a tile of queries; 0 for warps that multiply
+             alone
+    """
+
+    def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language, groups: int = 0) -> None:
         grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, QUERIES))
         super().__init__(work, slots, grid, (*grid, work.keys), team=True, language=language)
-        self.lanes = LANES
-        self.rows_of = [_row_pieces(features) for features in (work.features, work.value_features)]
-        self.sides = [KEYS * pieces for pieces in self.rows_of]
-        self.given = [features // PIECE for features in (work.features, work.value_features)]
-        """Pieces of a key, and of its values."""
-        self.code.dynamic_shared = 16 * STAGES * sum(self.sides)
+        sides = (work.features, work.value_features)
+        self.together = groups > 0 and all(n % CHUNK == 0 for n in sides)
+        self.groups = groups if self.together else 1
+        self.stages = STAGES + 1 if self.together else STAGES
+        self.lanes = LANES * self.groups
+        self.chunks = [-(-features // CHUNK) for features in sides]
+        """Of a key, and of its values."""
+        self.sides = [KEYS // 8 * chunks * OF_A_CHUNK for chunks in self.chunks]
+        self.of_stages = self.stages * self.groups * sum(self.sides)
+        """Pieces, behind which there are queries, and results later on."""
+        self.code.dynamic_shared = 16 * (self.of_stages + QUERIES // 8 * max(self.chunks) * OF_A_CHUNK)
+        if self.together:
+            self.scored, text = warpgroup_product(work.dtype, work.dtype, KEYS)
+            self.mixes, mixing = warpgroup_steps_product(work.dtype, work.value_features)
+            self.code.functions.update({self.scored: text, self.mixes: mixing})
         self.code.later = LATER_NUMBERS
         self.blocks, self.columns = KEYS // 8, work.value_features // 8
         of_keys = work.mask is None or (work.mask[2] is dtypes.bool_ and _is_of_keys(work.mask[1]))
@@ -73,23 +105,26 @@ class TileAttention(AttentionWriter):
         """Whether a key's place in the tile tells what becomes of its score."""
         self.scaled_late = self.by_place and work.scale > 0 and work.fill == -math.inf
         """Whether scores can stay without their scale until powers are made of them."""
+        self.log2e = LOG2E * work.scale if self.scaled_late else LOG2E
         self.schedule = Schedule(
             (Tile("workgroup", "queries", QUERIES), Tile("workgroup", "keys", KEYS), Tile("thread", "queries", 16)),
             spaces=(("q", "register"), ("k", "shared"), ("v", "shared"), ("scores", "register")),
-            stages=STAGES,
+            stages=self.stages,
             mma=(16, 8, 16),
         )
 
     def write(self) -> Dim:
         work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
         head, count, tile = axes[HEAD], self.record.dim(work.queries), axes[PLACE]
-        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        code.emit(f"const int warp = (int)lane / 32 % {WARPS}, own = (int)lane % 32;")
+        code.emit(f"const int group = (int)lane / {LANES}, of_group = (int)lane % {LANES};")
         if work.causal:  # those with the most keys begin first
             tile = code.let(f"{self.record.dim(self.grid[2])} - {index(1)} - {tile}", "tile")
         first = code.let(f"{tile} * {index(QUERIES)}", "first")
         mine = code.let(f"{first} + warp * {OF_A_WARP}", "first")
         rows = [code.let(f"min({mine} + own / 4 + {8 * i}, {count} - {index(1)})", "row") for i in range(2)]
-        masks = self._queries(rows)
+        masks = self._masks(rows)
+        self._copy_queries(first, count)
         axes[HEAD] = code.let(f"{head} / {index(work.repeat)}", "head")
         starts = [self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v)]
         axes[HEAD] = head
@@ -100,50 +135,94 @@ class TileAttention(AttentionWriter):
         tops = [self.variable("top", self.least) for _ in rows]
         shifts = [self.variable("shift", self.zero) for _ in rows]
         totals = [self.variable("total", self.zero) for _ in rows]
-        code.emit("int stage = 0;")
-        self._copy(low, stop, "stage")
         code.emit("commit_copies();")
-        start = code.fresh("start")
+        ahead, all_keys = self.stages - 1, KEYS * self.groups
+        own_low = code.let(f"{low} + {index(KEYS)} * group", "low") if self.groups > 1 else low
+        for number in range(ahead):
+            begin = f"({own_low} + {number * all_keys})"
+            with code.block(f"if ({begin} < {stop})"):
+                self._copy(begin, stop, str(number))
+            code.emit("commit_copies();")
+        self._load_queries()
+        code.emit("int stage = 0;")
+        start, base = code.fresh("start"), code.fresh("base")
         code.emit("#pragma unroll 1")
-        with self.body.scope(f"for (auto {start} = {low}; {start} < {stop}; {start} += {KEYS}, stage ^= 1)"):
+        with self.body.scope(f"for (auto {base} = {low}; {base} < {stop}; {base} += {all_keys})"):
+            code.emit(f"const auto {start} = {base} + {index(KEYS)} * group;")
             halves = range(2 if self.by_place and work.mask is not None else 0)
             admitted = [self._admitted(masks[0], f"{start} + own + {32 * half}") for half in halves]
-            with code.block(f"if ({start} + {KEYS} < {stop})"):
-                self._copy(f"({start} + {KEYS})", stop, "(stage ^ 1)")
+            code.emit(f"wait_copies<{ahead - 1}>();")
+            if self.together:
+                code.emit("show_to_warpgroups();")
+            code.emit(self.language.barrier())  # behind which nobody reads the stage before any more
+            with code.block(f"if ({start} + {ahead * all_keys} < {stop})"):
+                before = f"(stage + {ahead}) % {self.stages}"
+                self._copy(f"({start} + {ahead * all_keys})", stop, f"({before})")
             code.emit("commit_copies();")
-            code.emit("wait_copies<1>();")
-            code.emit(self.language.barrier())
-            code.emit(f"const Piece* const keys = dynamic_shared + stage * {sum(self.sides)};")
-            code.emit(f"const Piece* const values = keys + {self.sides[0]};")
-            self._scores()
-            if not self.scaled_late:
-                scale = self.number(work.scale)
-                self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
-            if self.by_place:
-                self._admit_places(rows, admitted, start, stop, free)
-            else:
-                self._admit(rows, masks, start, stop)
-            self._powers(tops, shifts, totals)
-            self._mix()
-            code.emit(self.language.barrier())
-        self._finish(mine, totals)
+            with self.body.scope(f"if ({start} < {stop})"):
+                code.emit(f"const Piece* const keys = dynamic_shared + {self._stage_at('stage')};")
+                code.emit(f"const Piece* const values = keys + {self.sides[0]};")
+                self._scores()
+                if not self.scaled_late:
+                    scale = self.number(work.scale)
+                    self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
+                if self.by_place:
+                    self._admit_places(rows, admitted, start, stop, free)
+                else:
+                    self._admit(rows, masks, start, stop)
+                self._powers(tops, shifts, totals)
+                self._mix()
+            code.emit(f"stage = (stage + 1) % {self.stages};")
+        if self.groups > 1:
+            self._join(tops, shifts, totals)
+            with self.body.scope("if (group == 0)"):
+                self._finish(mine, totals)
+        else:
+            self._finish(mine, totals)
         steps = dims.ceildiv(work.keys, KEYS)
         return dims.add(steps, 2)
 
-    def _queries(self, rows: Sequence[str]) -> list[str]:
-        """Brings both rows of a lane to registers; where their masks begin."""
-        work, code, masks = self.work, self.code, []
-        slot, line = work.q
-        for row, name in zip(rows, ("high", "low")):
+    def _masks(self, rows: Sequence[str]) -> list[str]:
+        """Where the masks of both rows of a lane begin."""
+        masks = []
+        for row in rows:
             self.body.axes[PLACE] = row
-            at = self.start(line, FEATURE)
-            words = work.features // 8
-            code.emit(f"unsigned {name}[{words}];")
-            code.emit("#pragma unroll")
-            with code.block(f"for (int i = 0; i < {words}; i++)"):
-                code.emit(f"{name}[i] = *(const unsigned*)(slot{slot} + {at} + i * 8 + own % 4 * 2);")
-            masks.append(self.start(work.mask[1], 3) if work.mask is not None else "")
+            masks.append(self.start(self.work.mask[1], KEY) if self.work.mask is not None else "")
         return masks
+
+    def _copy_queries(self, first: str, count: str) -> None:
+        """Asks for the tile's queries; behind the last there is the last one again."""
+        code, work, chunks = self.code, self.work, self.chunks[0]
+        slot, line = work.q
+        lanes_of_two = 2 * PIECES * chunks
+        rows = 2 * (self.lanes // lanes_of_two)
+        two = f"(int)lane / {2 * PIECES}"
+        code.emit(f"const int query = {two} / {chunks} * 2 + (int)lane / {PIECES} % 2;")
+        code.emit(f"const int piece_q = {two} % {chunks} * {PIECES} + (int)lane % {PIECES};")
+        step, start = self.record.dim(line.coefficient(PLACE)), self.start(line, FEATURE, PLACE)
+        ends = [f"(int)lane < {rows // 2 * lanes_of_two}"] * (self.lanes % lanes_of_two > 0)
+        ends += [f"piece_q < {work.features // PIECE}"] * (work.features % CHUNK > 0)
+        for number in range(-(-QUERIES // rows)):
+            row = f"query + {number * rows}"
+            near = f"min({first} + {row}, {count} - {self.language.index(1)})"
+            place = f"dynamic_shared + {self.of_stages} + {_place_of(f'({row})', 'piece_q', chunks)}"
+            copy = f"copy_ahead({place}, slot{slot} + {start} + {near} * {step} + piece_q * {PIECE});"
+            last = [f"{row} < {QUERIES}"] * ((number + 1) * rows > QUERIES)
+            code.emit(f"if ({' && '.join([*ends, *last])}) {copy}" if [*ends, *last] else copy)
+
+    def _load_queries(self) -> None:
+        """Brings a warp's queries to registers, where warps multiply alone."""
+        code, steps = self.code, self.work.features // 16
+        code.emit(f"Piece query_of[{steps}];")
+        with code.block("if (!has_warpgroups)") if self.together else nullcontext():
+            code.emit(f"wait_copies<{self.stages - 1}>();")
+            code.emit(self.language.barrier())
+            eight = f"(warp * 2 + own / 8 % 2) * {self.chunks[0] * OF_A_CHUNK} + own % 8 * {PIECES}"
+            code.emit(f"const Piece* const mine = dynamic_shared + {self.of_stages} + {eight};")
+            code.emit("#pragma unroll")
+            with code.block(f"for (int step = 0; step < {steps}; step++)"):
+                piece = f"step / 2 * {OF_A_CHUNK} + (step % 2 * 2 + own / 16 ^ own % 8 / 2)"
+                code.emit(f"query_of[step] = load_matrices(mine + {piece});")
 
     def _free(self, first: str, stop: str) -> str:
         """Up to which key (exclusive) every score of the warp counts as it is, behind the first of the span."""
@@ -157,49 +236,66 @@ class TileAttention(AttentionWriter):
     def _places(self, starts: Sequence[str]) -> None:
         """Where a lane's first piece of a tile's keys, and of its values, lies, and where it is to come."""
         code, begin = self.code, 0
-        sides = zip("kv", (self.work.k, self.work.v), self.given, self.rows_of, self.sides, starts)
-        for name, (slot, line), given, pieces, side, at in sides:
-            key, piece = f"(int)lane / {given}", f"(int)lane % {given}"
+        sides = zip("kv", (self.work.k, self.work.v), self.chunks, self.sides, starts)
+        for name, (slot, line), chunks, side, at in sides:
             step = self.record.dim(line.coefficient(PLACE))
-            code.emit(f"const auto from_{name} = slot{slot} + {at} + {key} * {step} + {piece} * {PIECE};")
-            code.emit(f"const int to_{name} = {begin} + {key} * {pieces} + {piece};")
+            eight = f"of_group / {2 * PIECES}"
+            code.emit(f"const int key_{name} = {eight} / {chunks} * 2 + of_group / {PIECES} % 2;")
+            code.emit(f"const int piece_{name} = {eight} % {chunks} * {PIECES} + of_group % {PIECES};")
+            place = f"slot{slot} + {at} + key_{name} * {step} + piece_{name} * {PIECE}"
+            code.emit(f"const auto from_{name} = {place};")
+            code.emit(f"const int to_{name} = {begin} + {_place_of(f'key_{name}', f'piece_{name}', chunks)};")
             begin += side
+
+    def _stage_at(self, stage: str) -> str:
+        """Where a stage of the group begins in workgroup memory."""
+        of_groups = f" + group * {self.stages * sum(self.sides)}" if self.groups > 1 else ""
+        return f"{stage} * {sum(self.sides)}{of_groups}"
 
     def _copy(self, start: str, stop: str, stage: str) -> None:
         """Asks for a tile; behind the last key there are zeros."""
         code = self.code
         code.emit(f"const int there = (int)min({stop} - {start}, {self.language.index(KEYS)});")
-        sides = zip("kv", (self.work.k, self.work.v), self.given, self.rows_of)
-        for name, (_, line), given, pieces in sides:
-            step, keys = self.record.dim(line.coefficient(PLACE)), LANES // given
+        work, begin = self.work, 0
+        sides = zip("kv", (work.k, work.v), self.chunks, (work.features, work.value_features), self.sides)
+        for name, (_, line), chunks, features, side in sides:
+            lanes_of_two = 2 * PIECES * chunks  # that bring two keys
+            step, keys = self.record.dim(line.coefficient(PLACE)), 2 * (LANES // lanes_of_two)
             source = code.let(f"from_{name} + {start} * {step}", "source")
-            to = f"dynamic_shared + {stage} * {sum(self.sides)} + to_{name}"
+            ends = [f"of_group < {keys // 2 * lanes_of_two}"] * (LANES % lanes_of_two > 0)
+            ends += [f"piece_{name} < {features // PIECE}"] * (features % CHUNK > 0)
             for number in range(-(-KEYS // keys)):
-                key = f"(int)lane / {given} + {number * keys}"
-                place = f"{to} + {number * keys * pieces}"
+                key = f"key_{name} + {number * keys}"
+                place = f"to_{name} + {number * keys // 8 * chunks * OF_A_CHUNK}"
+                if keys % 8:
+                    place = f"{begin} + {_place_of(f'({key})', f'piece_{name}', chunks)}"
+                place = f"dynamic_shared + {self._stage_at(stage)} + {place}"
                 copy = f"copy_ahead_if({key} < there, {place}, {source} + {number * keys} * {step});"
-                ends = [f"(int)lane < {keys * given}"] * (LANES % given > 0)
-                ends += [f"{key} < {KEYS}"] * ((number + 1) * keys > KEYS)
-                code.emit(f"if ({' && '.join(ends)}) {copy}" if ends else copy)
+                last = [f"{key} < {KEYS}"] * ((number + 1) * keys > KEYS)
+                code.emit(f"if ({' && '.join([*ends, *last])}) {copy}" if [*ends, *last] else copy)
+            begin += side
 
     def _scores(self) -> None:
         """Scores of all keys of the tile: of eight of them, two of the lane's first row and two of its second."""
-        work, code, pieces = self.work, self.code, self.rows_of[0]
+        work, code, chunks = self.work, self.code, self.chunks[0]
         code.emit(f"float scores[{self.blocks}][4] = {{}};")
-        chunks = -(-work.features // CHUNK)
-        code.emit("#pragma unroll")
-        with code.block(f"for (int chunk = 0; chunk < {chunks}; chunk++)"):
-            within = "own / 8" if work.features % CHUNK == 0 else f"min(own / 8, {work.features // 8 - 1} - chunk * 4)"
-            code.emit(f"const Piece* const row = keys + own % 8 * {pieces} + chunk * 4 + {within};")
+        with ExitStack() as scopes:
+            if self.together:
+                with code.block("if (has_warpgroups)"):
+                    self._scores_together()
+                scopes.enter_context(code.block("else"))
+            code.emit("#pragma unroll")
+            scopes.enter_context(code.block(f"for (int chunk = 0; chunk < {chunks}; chunk++)"))
+            code.emit(f"const int own_piece = chunk * {OF_A_CHUNK} + own % 8 * {PIECES} + (own / 8 ^ own % 8 / 2);")
             code.emit("#pragma unroll")
             with code.block(f"for (int block = 0; block < {self.blocks}; block++)"):
-                code.emit(f"const Piece right = load_matrices(row + block * {8 * pieces});")
+                code.emit(f"const Piece right = load_matrices(keys + own_piece + block * {chunks * OF_A_CHUNK});")
                 for number, pair in enumerate(("xy", "zw")):
-                    at = f"chunk * 4 + {2 * number}"
-                    left = ", ".join(f"{name}[{at} + {half}]" for half in range(2) for name in ("high", "low"))
+                    step = f"chunk * 2 + {number}"
+                    left = ", ".join(f"query_of[{step}].{word}" for word in "xyzw")
                     with ExitStack() as scopes:
                         if number and work.features % CHUNK:
-                            scopes.enter_context(code.block(f"if ({at} < {work.features // 8})"))
+                            scopes.enter_context(code.block(f"if ({step} < {work.features // 16})"))
                         code.emit(f"mma_{work.dtype}(scores[block], {left}, right.{pair[0]}, right.{pair[1]});")
 
     def _admit(self, rows: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
@@ -260,19 +356,16 @@ class TileAttention(AttentionWriter):
             for mask in ("1", "2"):
                 other = code.let(language.from_neighbour(Reg(greatest, dtypes.f32, False), mask), "other")
                 code.emit(f"{greatest} = fmaxf({greatest}, {other});")
-            log2e = self.number(LOG2E * self.work.scale if self.scaled_late else LOG2E)
+            log2e = self.number(self.log2e)
             shift = code.let(f"{self.shift(greatest)} * {log2e}", "shift")
-            shrink = code.let(f"power_of_two({shifts[row]} - {shift})", "shrink")
+            # The first tile's greatest score may be far below 0, from where nothing has been mixed yet.
+            shrink = code.let(f"power_of_two(fminf({shifts[row]} - {shift}, {self.zero}))", "shrink")
             code.emit(f"{tops[row]} = {greatest}; {shifts[row]} = {shift};")
             part = self.variable("part", self.zero)
             powers = [f"{s} = power_of_two({language.fma(s, log2e, f'-{shift}')});" for s in pair]
             self._for_blocks([*powers, f"{part} = {part} + {' + '.join(pair)};"])
             code.emit(f"{totals[row]} = {language.fma(totals[row], shrink, part)};")
-            code.emit("#pragma unroll")
-            with code.block(f"for (int column = 0; column < {self.columns}; column++)"):
-                for i in range(2):
-                    mixed = f"mixed[column][{2 * row + i}]"
-                    code.emit(f"{mixed} = {mixed} * {shrink};")
+            self._for_mixed([f"mixed[column][{2 * row + i}] *= {shrink};" for i in range(2)])
 
     def _for_blocks(self, lines: Sequence[str]) -> None:
         self.code.emit("#pragma unroll")
@@ -282,25 +375,85 @@ class TileAttention(AttentionWriter):
 
     def _mix(self) -> None:
         """Adds the values, each by its power."""
-        work, code, pieces = self.work, self.code, self.rows_of[1]
+        work, code, stride = self.work, self.code, self.chunks[1] * OF_A_CHUNK
+        code.emit(f"unsigned powers[{KEYS // 4}];")
         code.emit("#pragma unroll")
         with code.block(f"for (int step = 0; step < {KEYS // 16}; step++)"):
-            left = []
-            for block in ("step * 2", "step * 2 + 1"):
-                for first in (0, 2):
-                    (powers,) = words_of(work.dtype, [f"scores[{block}][{first + i}]" for i in range(2)])
-                    left.append(code.let(powers, "powers"))
-            code.emit(f"const Piece* const row = values + (step * 16 + own % 16) * {pieces} + own / 16;")
+            for number in range(4):
+                pair = [f"scores[step * 2 + {number // 2}][{number % 2 * 2 + i}]" for i in range(2)]
+                (word,) = words_of(work.dtype, pair)
+                code.emit(f"powers[step * 4 + {number}] = {word};")
+        left = ", ".join(f"powers[step * 4 + {number}]" for number in range(4))
+        with ExitStack() as scopes:
+            if self.together:
+                with code.block("if (has_warpgroups)"):
+                    code.emit("hold(mixed); hold(powers); begin_products();")
+                    code.emit("#pragma unroll")
+                    with code.block(f"for (int step = 0; step < {KEYS // 16}; step++)"):
+                        right = f"matrix_at(values + step * {2 * stride}, {16 * stride}, {16 * OF_A_CHUNK})"
+                        code.emit(f"{self.mixes}(mixed, {left}, {right});")
+                    code.emit("commit_products(); await_products<0>(); hold(mixed);")
+                scopes.enter_context(code.block("else"))
+            code.emit("#pragma unroll")
+            scopes.enter_context(code.block(f"for (int step = 0; step < {KEYS // 16}; step++)"))
+            code.emit(f"const Piece* const eight = values + (step * 2 + own / 8 % 2) * {stride} + own % 8 * {PIECES};")
             code.emit("#pragma unroll")
             with code.block(f"for (int column = 0; column < {self.columns}; column += 2)"):
-                code.emit("const Piece right = load_transposed(row + column);")
+                place = f"column / {PIECES} * {OF_A_CHUNK} + (column % {PIECES} + own / 16 ^ own % 8 / 2)"
+                code.emit(f"const Piece right = load_transposed(eight + {place});")
                 for number, pair in enumerate(("xy", "zw")):
                     mixed = f"mixed[column + {number}]"
-                    code.emit(f"mma_{work.dtype}({mixed}, {', '.join(left)}, right.{pair[0]}, right.{pair[1]});")
+                    code.emit(f"mma_{work.dtype}({mixed}, {left}, right.{pair[0]}, right.{pair[1]});")
+
+    def _scores_together(self) -> None:
+        """Scores by products of four warps."""
+        code, stride = self.code, self.chunks[0] * OF_A_CHUNK
+        code.emit(f"const Piece* const queries = dynamic_shared + {self.of_stages};")
+        code.emit("hold(scores); begin_products();")
+        code.emit("#pragma unroll")
+        with code.block(f"for (int step = 0; step < {self.work.features // 16}; step++)"):
+            at = f"step / 2 * {OF_A_CHUNK} + step % 2 * 2"
+            left, right = (f"matrix_at({side} + {at}, {16 * stride})" for side in ("queries", "keys"))
+            code.emit(f"{self.scored}(scores, {left}, {right});")
+        code.emit("commit_products(); await_products<0>(); hold(scores);")
+
+    def _join(self, tops: Sequence[str], shifts: Sequence[str], totals: Sequence[str]) -> None:
+        """Adds what the other group has of the same queries to the first group's, lane by lane."""
+        code, language, rest = self.code, self.language, 4 * self.columns
+        code.emit(language.barrier())
+        code.emit("float* const given = (float*)dynamic_shared + of_group;")
+        held = [name for row in zip(tops, shifts, totals) for name in row]
+        with code.block("if (group == 1)"):
+            self._for_mixed([f"given[(column * 4 + {i}) * {LANES}] = mixed[column][{i}];" for i in range(4)])
+            for number, name in enumerate(held):
+                code.emit(f"given[{(rest + number) * LANES}] = {name};")
+        code.emit(language.barrier())
+        with self.body.scope("if (group == 0)"):
+            for row in range(2):
+                top, shift, total = (f"given[{(rest + 3 * row + number) * LANES}]" for number in range(3))
+                greatest = code.let(f"fmaxf({tops[row]}, {top})", "greatest")
+                joint = code.let(f"{self.shift(greatest)} * {self.number(self.log2e)}", "shift")
+                own, other = (
+                    code.let(f"power_of_two(fminf({each} - {joint}, {self.zero}))", "shrink")
+                    for each in (shifts[row], shift)
+                )
+                code.emit(f"{totals[row]} = {totals[row]} * {own} + {total} * {other};")
+                mixed = [f"mixed[column][{2 * row + i}]" for i in range(2)]
+                others = [f"given[(column * 4 + {2 * row + i}) * {LANES}]" for i in range(2)]
+                self._for_mixed([f"{m} = {m} * {own} + {o} * {other};" for m, o in zip(mixed, others)])
+
+    def _for_mixed(self, lines: Sequence[str]) -> None:
+        self.code.emit("#pragma unroll")
+        with self.code.block(f"for (int column = 0; column < {self.columns}; column++)"):
+            for line in lines:
+                self.code.emit(line)
 
     def _finish(self, first: str, totals: Sequence[str]) -> None:
         """Divides by the sum of powers, and stores."""
         work, code, body = self.work, self.code, self.body
+        if work.tail is None:
+            self._finish_in_pieces(first, totals)
+            return
         slot, line = work.out
         for row in range(2):
             self.add_of_neighbours(totals[row])
@@ -314,14 +467,35 @@ class TileAttention(AttentionWriter):
                     pair = [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)]
                     self._store_pair(f"slot{slot} + {start}", "column * 8 + own % 4 * 2", pair)
 
+    def _finish_in_pieces(self, first: str, totals: Sequence[str]) -> None:
+        """The same by way of workgroup memory, a warp by itself, from where 16 bytes go at a time."""
+        work, code, chunks = self.work, self.code, self.chunks[1]
+        slot, line = work.out
+        code.emit(f"Piece* const made = dynamic_shared + {self.of_stages} + warp * {2 * chunks * OF_A_CHUNK};")
+        if self.groups == 1:
+            code.emit(self.language.barrier())  # behind which nobody reads queries any more
+        for row in range(2):
+            self.add_of_neighbours(totals[row])
+            part = code.let(f"{self.number(1.0)} / {self.whole(totals[row])}", "part")
+            (word,) = words_of(work.out_dtype, [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)])
+            place = _place_of(f"(own / 4 + {8 * row})", "column", chunks)
+            self._for_mixed([f"((unsigned*)(made + {place}))[own % 4] = {word};"])
+        code.emit("__syncwarp();")
+        pieces = work.value_features // PIECE
+        self.body.axes[PLACE] = self.language.index(0)
+        start, step = self.start(line, FEATURE, PLACE), self.record.dim(line.coefficient(PLACE))
+        count = self.record.dim(work.queries)
+        code.emit("#pragma unroll")
+        with code.block(f"for (int e = own; e < {OF_A_WARP * pieces}; e += 32)"):
+            code.emit(f"const int row = e / {pieces}, piece = e % {pieces};")
+            with code.block(f"if ({first} + row < {count})"):
+                place = f"slot{slot} + {start} + ({first} + row) * {step} + piece * {PIECE}"
+                code.emit(f"*(Piece*)({place}) = made[{_place_of('row', 'piece', chunks)}];")
+
     def _store_pair(self, start: str, feature: str, pair: Sequence[str]) -> None:
         """Stores two elements that are neighbours, from a feature on."""
         place = f"{start} + {feature}"
         dtype = self.work.out_dtype
-        if self.work.tail is None:
-            (word,) = words_of(dtype, pair)
-            self.code.emit(f"*(unsigned*)({place}) = {word};")
-            return
         low, high = (self.finished(each, f"({feature} + {number})").name for number, each in enumerate(pair))
         if dtype.itemsize == 1:
             self.code.emit(f"*(unsigned short*)({place}) = (unsigned short)(({low} & 0xff) | {high} << 8);")
@@ -337,6 +511,7 @@ def _is_of_keys(mask: Linear) -> bool:
     return mask.coefficient(PLACE) == 0 and not mask.others
 
 
-def _row_pieces(features: int) -> int:
-    """Pieces between the beginnings of rows in workgroup memory: an odd number, so that eight rows meet in no bank."""
-    return features // PIECE | 1
+def _place_of(key: str, piece: str, chunks: int) -> str:
+    """Where a piece of a key lies in a tile of keys of so many chunks."""
+    chunk = f"({key} / 8 * {chunks} + {piece} / {PIECES}) * {OF_A_CHUNK}"
+    return f"{chunk} + {key} % 8 * {PIECES} + ({piece} % {PIECES} ^ {key} % 8 / 2)"

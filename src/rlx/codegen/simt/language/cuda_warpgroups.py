@@ -20,9 +20,10 @@ constexpr bool has_warpgroups = false;
 
 // Where a matrix begins in workgroup memory, of which each eight rows of 64 bytes follow the eight before by `stride`
 // bytes. In every 512 bytes pieces of 16 are swapped: two bits of a piece's number by two of its row's.
-__device__ __forceinline__ unsigned long long matrix_at(const Piece* first, int stride) {
-  const unsigned long long place = __cvta_generic_to_shared(first);
-  return (place & 0x3ffff) >> 4 | 1ull << 16 | (unsigned long long)(stride >> 4) << 32 | 2ull << 62;
+// Of a matrix whose rows are steps of the sum, `across` bytes are between neighbouring 64 bytes of its rows.
+__device__ __forceinline__ unsigned long long matrix_at(const Piece* first, int stride, int across = 16) {
+  const unsigned long long place = (__cvta_generic_to_shared(first) & 0x3ffff) >> 4;
+  return place | (unsigned long long)(across >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | 2ull << 62;
 }
 
 // Makes what a thread has written to workgroup memory ready for such products; a barrier comes between.
@@ -41,6 +42,13 @@ template <int tiles>
 __device__ __forceinline__ void hold(int (&c)[tiles][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * tiles; i++) asm volatile("" : "+r"(c[i / 4][i % 4]) :: "memory");
+}
+
+// The same for a left side in registers.
+template <int words>
+__device__ __forceinline__ void hold(unsigned (&a)[words]) {
+#pragma unroll
+  for (int i = 0; i < words; i++) asm volatile("" : "+r"(a[i]) :: "memory");
 }
 
 __device__ __forceinline__ void begin_products() {
@@ -83,6 +91,28 @@ __device__ __forceinline__ void {name}(
   WGMMA("wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, %{count}, %{count + 1}, {constants};"
       : {outputs}
       : "l"(a), "l"(b));
+}}
+#endif
+"""
+    return name, text
+
+
+def warpgroup_steps_product(dtype: DType, width: int) -> tuple[str, str]:
+    """The same for 16-bit floats, 64 rows of 16 elements on the left that lanes have in registers, and a right side
+    of 16 rows of `width` elements each."""
+    name, kind = f"warpgroup_steps_{dtype}", f"k16.f32.{dtype}.{dtype}"
+    count = width // 2
+    sums = ", ".join(f"%{i}" for i in range(count))
+    left = ", ".join(f"%{count + i}" for i in range(4))
+    outputs = ", ".join(f'"+f"(c[{i // 4}][{i % 4}])' for i in range(count))
+    there = f"HAS_{name}_{width}".upper()
+    text = f"""#if defined(WGMMA) && !defined({there})
+#define {there}
+__device__ __forceinline__ void {name}(
+    float (&c)[{width // 8}][4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {{
+  WGMMA("wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, {{{left}}}, %{count + 4}, 1, 1, 1, 1;"
+      : {outputs}
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }}
 #endif
 """
