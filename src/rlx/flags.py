@@ -204,7 +204,7 @@ wgpu_subgroups = _flag(
 )
 cuda_blas = _flag(
     "RLX_CUDA_BLAS",
-    "off",
+    "auto",
     _choice("auto", "off", "always"),
     "which products cuBLASLt makes on NVIDIA's GPUs: off none, auto those that it makes faster, by measurement, "
     "always all that it can",

@@ -17,6 +17,7 @@ from rlx.backends.base import Options
 from rlx.backends.cuda import blas, device, nvrtc, plain
 from rlx.backends.cuda.blas import ProductLaunch
 from rlx.backends.cuda.build import NVIDIAS
+from rlx.backends.cuda.finish import Finisher
 from rlx.backends.cuda.launches import Launch
 from rlx.backends.cuda.products import Bias, Operand, Panels, Product, product_of
 from rlx.codegen.simt.module import cpp_module
@@ -249,12 +250,38 @@ def test_copies_compile() -> None:
     assert nvrtc.compile_cubin("\n".join([module.prelude, *module.kernels.values()]), "sm_90a")
 
 
-def test_epilogues_that_are_more_stay_ours(always: FakeLibrary) -> None:
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_an_activation_is_made_where_the_result_lies(
+    dtype: str, batch: tuple[int, ...], always: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kernel behind the product would make it: of the rounded sum with its bias."""
     graph = Graph("gelu")
-    x = graph.input("x", (ROWS, 64), "f16")
-    graph.output(ops.gelu(x @ graph.param("w", (64, 64), "f16")))
+    x, gate = (graph.input(name, (*batch, ROWS, n), dtype) for name, n in (("x", 64), ("gate", 72)))
+    sums = x @ graph.param("w", (64, 72), dtype) + graph.param("bias", (72,), dtype)
+    graph.output(ops.gelu(sums * 0.125) * gate)
+    given = whole((*batch, ROWS, 64), 1, dtype), whole((*batch, ROWS, 72), 2, dtype)
+    weights = {"w": whole((64, 72), 3, dtype), "bias": whole((72,), 4, dtype)}
+    bound = bound_of(compiled(graph, weights))
+    results = [np.array(bound(given)[0]) for _ in range(3)]
+    (launch,) = products(bound)
+    assert launch.finish is not None
+    monkeypatch.setenv("RLX_CUDA_BLAS", "off")
+    ours = bound_of(compiled(graph, weights))
+    (expected,) = ours(given)
+    assert not products(ours) and len(np.unique(wide(expected))) > 20
+    for result in results:
+        np.testing.assert_array_equal(wide(result), wide(expected))
+
+
+def test_what_would_be_rounded_elsewhere_stays_ours(always: FakeLibrary) -> None:
+    """Results of another dtype than that of sums, which are more than those."""
+    graph = Graph("elsewhere")
+    x, y = (graph.input(name, (ROWS, 64), "f16") for name in "xy")
+    w = graph.param("w", (64, 64), "f16")
+    graph.output((x @ w).cast("i8"), ops.gelu((y @ w).cast("f32")))
     bound = bound_of(compiled(graph, {"w": whole((64, 64), 2)}))
-    bound([whole((ROWS, 64), 1)])
+    bound([whole((ROWS, 64), 1), whole((ROWS, 64), 3)])
     assert not products(bound) and not always.calls()
 
 
@@ -286,7 +313,7 @@ def test_as_many_rows_as_a_table_of_the_device_says_stay_ours(always: FakeLibrar
 
 
 def test_an_encoder_in_16_bits(always: FakeLibrary) -> None:
-    """Of whose products all but the one in front of the gelu are the library's."""
+    """Of whose products all are the library's, and the gelu ours."""
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 50}
     config = dataclasses.replace(MINILM, num_hidden_layers=1, **sizes)
     graph = encoder(config, encoder_weights(config))
@@ -296,7 +323,7 @@ def test_an_encoder_in_16_bits(always: FakeLibrary) -> None:
     for _ in range(3):
         before = len(always.jobs)
         results = program.run(given)
-    assert len(always.jobs) - before == 3
+    assert len(always.jobs) - before == 4
     for result, exact in zip(results, rlx.Session("reference").compile(graph).run(given), strict=True):
         np.testing.assert_allclose(result, exact, atol=5e-3)
 
@@ -354,7 +381,9 @@ def test_no_kernel_begins_before_a_product_of_the_library_ends(
 def test_nobody_asks_for_panels_that_the_library_does_not_read(
     always: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor for any on behalf of products that are ours as no map can finish them, where they lie."""
     force(monkeypatch, SMALL)
+    monkeypatch.setattr(Finisher, "launch", lambda *_: None)
     graph = Graph("chain")
     value = graph.input("x", (ROWS, 64), "f16")
     weights = [whole((64, 64), seed) // 2 for seed in range(3)]

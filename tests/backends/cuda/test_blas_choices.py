@@ -92,6 +92,17 @@ def test_off_is_off(fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pyte
     assert not fake.calls() and "RLX_CUDA_BLAS" in executable.describe()["products"]
 
 
+def test_copies_of_weights_leave_memory_to_others(
+    fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "LEAST_FREE", 1)
+    driver.launch_ns = 50_000
+    executable, x, expected = dense()
+    bound = bound_of(executable, m=ROWS)
+    np.testing.assert_array_equal(wide(bound([x])[0]), expected)
+    assert not products(bound)
+
+
 def test_a_choice_is_remembered(fake: FakeLibrary, driver: EmulatedDriver) -> None:
     """By programs of a device, at numbers of rows that are about the same."""
     driver.launch_ns = 50_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from rlx.backends.cuda.cublaslt import (
 )
 from rlx.backends.cuda.device import Device, Memory
 from rlx.backends.cuda.driver import OUT_OF_MEMORY, CallError, Driver
+from rlx.backends.cuda.finish import Finisher, of_product
 from rlx.backends.cuda.launches import Given, Launch, give
 from rlx.backends.cuda.moving import Sizes
 from rlx.backends.cuda.products import Operand, Product, product_of
@@ -55,6 +57,8 @@ MEASURED_FLOPS = 1 << 37
 """Of launches in a row: about 0.3 ms of the fastest cards."""
 RANDOM = 1 << 16
 """Random numbers that scratch memory repeats."""
+LEAST_FREE = 4
+"""The part of the device's memory, as a divisor, that copies of weights leave free."""
 PREFIX = "cuda-product-"
 """What keys on disk begin with."""
 
@@ -82,7 +86,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class ProductLaunch(Given):
-    """A product that the library makes in place of a kernel. `workspace` and `held` stay as long as it does."""
+    """A product that the library makes in place of a kernel, and what of ours finishes it. `workspace` and `held` stay
+    as long as it does."""
 
     kernel: Kernel
     operation: Operation
@@ -90,9 +95,12 @@ class ProductLaunch(Given):
     places: Places
     workspace: Memory
     held: tuple[Memory, ...] = ()
+    finish: Launch | None = None
 
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
         self.operation.run(self.algorithm, self.places, self.workspace.pointer, driver.stream_number(stream))
+        if self.finish is not None:
+            self.finish.on(driver, stream)
 
 
 class Blas:
@@ -109,6 +117,7 @@ class Blas:
         self.library: CublasLt | None = None
         self.choices: dict[str, Choice] = {}
         self.copier = plain.Copier(device)
+        self.finisher = Finisher(device)
         self._workspace: Memory | None = None
         try:
             self.library = device.driver.blas()
@@ -205,10 +214,22 @@ class Chooser:
         found = self._found[key, product]
         if found is None:
             return own
+        finish = self._finish(blas, product, each.kernel, each.starts)
+        if product.rest is not None and finish is None:
+            return own
         copies = self._copies(blas.copier, product, each)
         places = places_of(product, each.starts, *(copy.pointer if copy else 0 for copy in copies))
         held = tuple(copy for copy in copies if copy is not None)
-        return ProductLaunch(each.kernel, *found, places, blas.workspace(), held)
+        return ProductLaunch(each.kernel, *found, places, blas.workspace(), held, finish)
+
+    def _finish(self, blas: Blas, product: Product, kernel: Kernel, starts: Sequence[int]) -> Launch | None:
+        """What makes the rest of a product; None if there is none, or not for buffers that begin there."""
+        if product.rest is None:
+            return None
+        work, buffers = kernel.work, self.plan.program.buffers
+        assert isinstance(work, Contraction)
+        finish = of_product(work, product.rest, product.out, [buffers[number].dtype for number in kernel.slots])
+        return blas.finisher.launch(finish, starts, self.sizes, self.cache)
 
     def _key(self, library: CublasLt, product: Product, each: Started, own: Launch) -> str:
         driver = self.device.driver
@@ -253,11 +274,25 @@ class Chooser:
         panels, of, right = product.panels, product.bias, product.right.slot
         if panels is not None:
             form = plain.of_panels(panels, product.dtype)
-            weight = self.weights.copy(slots[right], form, lambda: copier.made(form, starts[right], cache))
+
+            def made() -> Memory:
+                self._keep_free(panels.count * product.n * product.k * product.dtype.itemsize)
+                return copier.made(form, starts[right], cache)
+
+            weight = self.weights.copy(slots[right], form, made)
         if of is not None and of.dtype is not product.out:
             narrow = plain.rounded(product.n, of, product.out)
             bias = self.weights.copy(slots[of.slot], narrow, lambda: copier.made(narrow, starts[of.slot], cache))
         return weight, bias
+
+    def _keep_free(self, nbytes: int) -> None:
+        """Raises OutOfMemory where a copy would leave too little memory to others."""
+        free, total = self.device.driver.memory()
+        if free - nbytes < total // LEAST_FREE:
+            raise OutOfMemory(
+                f"[memory] expected a quarter of {total} bytes on {self.device.name} to stay free behind a copy of "
+                f"{nbytes}, got {free} free"
+            )
 
     # measurements
 
@@ -265,9 +300,10 @@ class Chooser:
         """Times our kernel and the library's algorithms."""
         scratch = _Scratch(self.device, self.plan, self.sizes, product, each)
         workspace = blas.workspace()
+        finish = self._finish(blas, product, each.kernel, scratch.starts)
         made: list[ProductLaunch] = []
         for algorithm in operation.algorithms(scratch.places, WORKSPACE_BYTES, MOST_ALGORITHMS):
-            launch = ProductLaunch(each.kernel, operation, algorithm, scratch.places, workspace)
+            launch = ProductLaunch(each.kernel, operation, algorithm, scratch.places, workspace, (), finish)
             try:
                 launch.on(self.device.driver, self.device.stream)
             except StatusError as error:

@@ -1,17 +1,18 @@
-"""Contractions that are plain products, as a library of products has them: matrices with leading dimensions, and an
-epilogue of at most a bias and something that is added."""
+"""Contractions that begin with plain products, as a library of products has them: matrices with leading dimensions, and
+an epilogue of at most a bias and something that is added. What else follows, a map makes of the results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import Linear, offset_of
+from rlx.kernel.ir.index import Linear, accumulated, offset_of
 
 SIDES = (dtypes.f16, dtypes.bf16, dtypes.f32)
 Size = Callable[[Dim], int]
@@ -65,6 +66,7 @@ class Product:
 
     left, right   rows of `left` are contiguous along k, and those of `right` along n, if they do not lie `across`
     panels        how the right side really lies, whose `right` is then that of a plain copy [count, n, k]
+    rest          what is stored in the end, with the product where the contraction's sum was; None for the product
     """
 
     m: int
@@ -79,22 +81,28 @@ class Product:
     added: Operand | None = None
     bias: Bias | None = None
     panels: Panels | None = None
+    rest: Expr | None = field(default=None, repr=False)
 
 
 def product_of(work: Contraction, size: Size) -> Product | None:
-    """What a contraction is at known sizes; None where it is more than a product with a bias and an addition, or lies
-    in a way that has no leading dimension.
+    """What a contraction begins with at known sizes: a product, with a bias and an addition. None where it lies in a
+    way that has no leading dimension.
 
     A bias of f32 in front of results of 16 bits is taken where the sum is rounded to 16 bits before it is added: what
-    the library rounds in place of that is the bias."""
+    the library rounds in place of that is the bias. So is what more follows, of the library's rounded results."""
     plain = not (work.taps or work.bounds or work.float_parts) and work.blocks is None and work.a_slot >= 0
     crossed = work.a.coefficient(work.n_axis) != 0 or work.b.coefficient(work.m_axis) != 0
     if not plain or crossed or work.a_dtype is not work.b_dtype or work.a_dtype not in SIDES or len(work.epilogue) != 1:
         return None
     (store,) = work.epilogue
-    terms = _terms(store.body, {work.a_dtype, dtypes.f32})
-    if store.guard is not None or terms is None:
+    allowed, out = {work.a_dtype, dtypes.f32}, store.body.dtype
+    made = _made_there(store.body, allowed)
+    terms = None if made is None else _terms(made, allowed)
+    if store.guard is not None or made is None or terms is None:
         return None
+    rest = None if made is store.body else _rest(store.body, made)
+    if rest is not None and work.dtype is not out:
+        return None  # it would be rounded where it is not
     lines = {"left": work.a, "result": store.offset}
     bias, slots = None, {"left": work.a_slot, "result": store.slot}
     for term in terms:
@@ -102,18 +110,40 @@ def product_of(work: Contraction, size: Size) -> Product | None:
         if term.attr.guarded or line.others:
             return None
         if all(number == work.n_axis for number, _ in line.axes) and line.coefficient(work.n_axis) == 1:
-            if bias is not None or not _takes_bias(term.dtype, store.body.dtype, work.dtype):
+            if bias is not None or not _takes_bias(term.dtype, out, work.dtype):
                 return None
             bias = Bias(term.attr.slot, size(line.const), term.dtype)
-        elif "added" in lines or term.dtype is not store.body.dtype:
+        elif "added" in lines or term.dtype is not out:
             return None
         else:
             lines["added"], slots["added"] = line, term.attr.slot
-    return _placed(work, size, lines, slots, bias, store.body.dtype)
+    product = _placed(work, size, lines, slots, bias, out)
+    return None if product is None else replace(product, rest=rest)
 
 
 def _takes_bias(dtype: DType, out: DType, sums: DType) -> bool:
     return dtype is out or (dtype is dtypes.f32 and sums is out)
+
+
+def _made_there(body: Expr, allowed: set[DType]) -> Expr | None:
+    """The part of a body around its sum that a library makes; None where there is no sum."""
+    users: dict[Expr, list[Expr]] = {}
+    nodes = ex.walk([body])
+    for node in nodes:
+        for arg in node.args:
+            users.setdefault(arg, []).append(node)
+    made = next((node for node in nodes if node.kind == "acc"), None)
+    while made is not None and len(users.get(made, ())) == 1:
+        (user,) = users[made]
+        if _terms(user, allowed) is None:
+            break
+        made = user
+    return made
+
+
+def _rest(body: Expr, made: Expr) -> Expr:
+    """A body with its sum in the place of a part."""
+    return ex.rewrite(body, lambda node, _: accumulated(made.dtype) if node is made else None)
 
 
 def _terms(body: Expr, allowed: set[DType]) -> list[Expr] | None:
