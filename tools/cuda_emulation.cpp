@@ -8,7 +8,7 @@
 #include <ucontext.h>
 #include <vector>
 
-emulation::Index blockIdx, threadIdx;
+emulation::Index blockIdx, threadIdx, blockDim;
 
 namespace emulation {
 
@@ -183,7 +183,7 @@ int run(
     void (*of_a_lane)(), unsigned lanes_of_a_warp, unsigned lanes_of_a_block, unsigned blocks, unsigned of_a_cluster) {
   body = of_a_lane;
   warp = lanes_of_a_warp;
-  lanes = lanes_of_a_block;
+  lanes = blockDim.x = lanes_of_a_block;
   cluster = of_a_cluster;
   for (unsigned i = 0; i < cluster; i++) {
     Block& each = blocks_of_cluster[i];

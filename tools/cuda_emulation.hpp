@@ -48,7 +48,7 @@ void show_words(const unsigned (&a)[4], const unsigned (&b)[2], unsigned (&left)
 
 }  // namespace emulation
 
-extern emulation::Index blockIdx, threadIdx;
+extern emulation::Index blockIdx, threadIdx, blockDim;
 
 namespace emulation {
 

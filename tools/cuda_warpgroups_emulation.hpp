@@ -2,9 +2,10 @@
 
 #define has_warpgroups (blockIdx.x % 2 == 0)
 
-// Where a matrix begins, with its stride in the upper bits, which addresses leave free.
-inline unsigned long long matrix_at(const Piece* first, int stride) {
-  return (unsigned long long)first | (unsigned long long)(stride >> 4) << 48;
+// Where a matrix begins, with its stride in the upper bits, which addresses leave free, and the last one for 512 bytes
+// between neighbouring 64 bytes of its rows.
+inline unsigned long long matrix_at(const Piece* first, int stride, int across = 16) {
+  return (unsigned long long)first | (unsigned long long)(stride >> 4) << 48 | (unsigned long long)(across == 512) << 63;
 }
 
 inline void show_to_warpgroups() {}
@@ -17,11 +18,14 @@ void await_products() {}
 template <class T, int tiles>
 void hold(T (&)[tiles][4]) {}
 
+template <int words>
+void hold(unsigned (&)[words]) {}
+
 namespace emulation {
 
 // The word of a row from a byte on.
 inline unsigned word_of(unsigned long long matrix, unsigned row, unsigned byte) {
-  const unsigned long long stride = (matrix >> 48) << 4;
+  const unsigned long long stride = (matrix >> 48 & 0x7fff) << 4;
   const unsigned long long place = (matrix & 0xffffffffffffull) + row / 8 * stride + row % 8 * 64 + byte;
   return *(const unsigned*)(place ^ (place >> 7 & 3) << 4);
 }
@@ -38,6 +42,44 @@ void multiply_together(T (&c)[tiles][4], unsigned long long a, unsigned long lon
 }
 
 }  // namespace emulation
+
+namespace emulation {
+
+// The same with rows that lanes have, and a right side of which 16 rows along k lie one behind the other.
+template <float decode(unsigned), int tiles>
+void multiply_steps(float (&c)[tiles][4], const unsigned (&a)[4], unsigned long long b) {
+  const unsigned own = threadIdx.x % warp;
+  const unsigned long long stride = (b >> 48 & 0x7fff) << 4, first = b & 0xffffffffffffull;
+  for (unsigned mask = 0; mask < 4; mask++) {
+    for (int word = 0; word < 4; word++) {
+      const unsigned pair = exchanged(__LINE__, a[word], mask);
+      for (unsigned half = 0; half < 2; half++) {
+        const unsigned k = (own ^ mask) % 4 * 2 + word / 2 * 8 + half;
+        for (int i = word % 2 * 2; i < 4 * tiles; i += i % 2 ? 3 : 1) {
+          const unsigned column = i / 4 * 8 + own % 4 * 2 + i % 2;
+          const unsigned long long across = b >> 63 ? column / 32 * 512 : 0;
+          const unsigned long long place = first + k / 8 * stride + across + k % 8 * 64 + column % 32 * 2;
+          const unsigned right = *(const unsigned short*)(place ^ (place >> 7 & 3) << 4);
+          c[i / 4][i % 4] += decode(half ? pair >> 16 : pair & 0xffff) * decode(right);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace emulation
+
+template <int tiles>
+void warpgroup_steps_f16(
+    float (&c)[tiles][4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+  emulation::multiply_steps<decode_f16>(c, {a0, a1, a2, a3}, b);
+}
+
+template <int tiles>
+void warpgroup_steps_bf16(
+    float (&c)[tiles][4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+  emulation::multiply_steps<decode_bf16>(c, {a0, a1, a2, a3}, b);
+}
 
 template <int tiles>
 void warpgroup_mma_f16(float (&c)[tiles][4], unsigned long long a, unsigned long long b) {

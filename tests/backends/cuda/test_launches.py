@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rlx.backends.cuda import launches
 from rlx.backends.cuda.bound import CudaBound
 from rlx.backends.cuda.executable import CudaExecutable
 from rlx.backends.cuda.launches import LINE_BYTES, MOST_LATER_BYTES, Launch
+from rlx.codegen.simt.code import WIDE, WORKGROUP
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
 
@@ -93,3 +95,38 @@ def test_a_chain_of_products_asks_for_its_packed_weights(
     assert len(row) == 3
     places = [int(each.held[0][each.kernel.work.b_slot]) for each in row if isinstance(each.kernel.work, Contraction)]
     assert [asked(each)[:2] for each in row] == [(places[1], 64 * 64 * 2), (places[2], 64 * 64 * 2), (0, 0)]
+
+
+def halves_turned(graph: Graph) -> None:
+    x, angles = graph.input("x", ("n", 64), "f16"), graph.input("angles", ("n", 32), "f16")
+    low, high = x[:, :32], x[:, 32:]
+    cos, sin = ops.cos(angles), ops.sin(angles)
+    graph.output(ops.concat(low * cos - high * sin, high * cos + low * sin, axis=-1), ops.softmax(x, axis=-1))
+
+
+def a_map(graph: Graph) -> None:
+    graph.output(ops.exp(graph.input("x", ("n", 64), "f16")))
+
+
+@pytest.mark.parametrize("make", [halves_turned, a_map])
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 100])
+def test_many_blocks_are_fewer_wide_ones(
+    make: Callable[[Graph], None], rows: int, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone and side by side, with the same results."""
+    graph = Graph("blocks")
+    make(graph)
+    random = np.random.default_rng(rows)
+    given = [random.standard_normal((rows, int(str(v.shape[1])))).astype(np.float16) for v in graph.inputs]
+    found = []
+    for many in (1 << 20, 0):
+        monkeypatch.setattr(launches, "MANY_BLOCKS", many)
+        bound = compiled(graph).bind({"n": rows})
+        assert isinstance(bound, CudaBound)
+        results = bound(given)
+        found.append(([np.array(result) for result in results], [(each.blocks, each.lanes) for each in bound._whole()]))
+    (narrow, narrow_grids), (wide, wide_grids) = found
+    for one, other in zip(narrow, wide, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert {lanes for _, lanes in narrow_grids} == {WORKGROUP} and {lanes for _, lanes in wide_grids} == {WIDE}
+    assert all(few <= many for (few, _), (many, _) in zip(wide_grids, narrow_grids))

@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt import team_attention
+from rlx.codegen.simt import team_attention, tile_attention
 from rlx.codegen.simt.module import cpp_module
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -23,9 +23,11 @@ from .fused_graphs import graph_dtype
 TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2}
 
 
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 2], ids=["warps", "groups"])
+def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By warps alone, and by two groups of four, which every other block of the emulated driver has."""
     monkeypatch.setattr(team_attention, "FEW_TILES", -1)
+    monkeypatch.setattr(tile_attention, "groups_of", lambda rows, warpgroups: request.param)
 
 
 def graph_of(
@@ -70,6 +72,18 @@ def check(graph: Graph, *sizes: tuple[int, int]) -> None:
 )
 def test_heads_of_all_sizes(features: int, values: int, dtype: str, driver: EmulatedDriver) -> None:
     check(graph_of(features, values, dtype), (70, 130), (1, 1), (64, 64), (0, 5), (129, 63))
+
+
+def test_one_group_of_warps(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_attention, "groups_of", lambda rows, warpgroups: 1)
+    check(graph_of(64, 96, "bf16", causal=True), (70, 70), (300, 300))
+
+
+def test_few_tiles_are_shared_by_two_groups() -> None:
+    some, many = (
+        tile_attention.groups_of(rows, True) for rows in (team_attention.SOME_GUESS, team_attention.MANY_GUESS)
+    )
+    assert (some, many, tile_attention.groups_of(team_attention.MANY_GUESS, False)) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_indices_have_64_bits() -> None:
     graph = Graph("large")
     graph.output(ops.exp(graph.input("x", (1 << 33,), "f16")))
     text = cpp_module([program_of(graph)]).text
-    assert "const long long position = (long long)blockIdx.x * 64 + threadIdx.x;" in text
+    assert "const long long position = (long long)blockIdx.x * blockDim.x + threadIdx.x;" in text
     assert f"if (position >= {(1 << 33) // NEIGHBOURS}ll) {{ follow(); return; }}" in text
     assert f"const auto k1 = piece * {NEIGHBOURS}ll;" in text
 

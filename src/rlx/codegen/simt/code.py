@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WORKGROUP = 64
 """Invocations of a workgroup: every WebGPU device takes 256, and the warps of none are longer than 64."""
+WIDE = 256
+"""Invocations of a workgroup where there are many workgroups, as each of them takes time to begin."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Shader:
     ahead        whether it asks for what it reads before it waits for earlier kernels
     shared_bytes   of workgroup memory that a dispatch brings
     later        numbers behind the others of what a later kernel wants: where it is, and its bytes
+    wide_positions   `positions`, or workgroups of a team, in workgroups of WIDE invocations; None where it has no such
     """
 
     text: str
@@ -87,6 +90,7 @@ class Shader:
     ahead: bool = False
     shared_bytes: int = 0
     later: int = 0
+    wide_positions: Dim | None = None
 
     @property
     def record_words(self) -> int:

@@ -56,7 +56,7 @@ def render(
             return _of_contraction(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
             if target.rows > team_attention.FEW_GUESS and tile_attention.takes(work, slots):
-                groups = tile_attention.groups_of(target.rows) if target.warpgroups else 0
+                groups = tile_attention.groups_of(target.rows, target.warpgroups)
                 return tile_attention.TileAttention(work, slots, language, groups).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body
-from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
+from rlx.codegen.simt.code import WIDE, WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.group_rows import WARP
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
@@ -206,11 +206,12 @@ def render(
     rows = PieceNest(body, nest, stages, width, held)
     positions = rows.place()
     rows.write()
-    text = language.assemble(code, record, bindings, name, WORKGROUP)
+    wide = bool(language.group_size) and width <= WARP
+    text = language.assemble(code, record, bindings, name, *((0, WIDE) if wide else (WORKGROUP, WORKGROUP)))
     checks = (Check(tuple(body.indices), nest.extents()),) if body.indices else ()
     along = f"a{len(nest.extents()) - 1}"
     tile = Tile("workgroup", "rows", WORKGROUP // width) if width else Tile("workgroup", "pieces", WORKGROUP)
     return Shader(
         text, tuple(bindings), len(slots), record.numbers, positions, False, rows.iterations, checks,
-        schedule=Schedule((tile,), vector=(along, NEIGHBOURS)),
+        schedule=Schedule((tile,), vector=(along, NEIGHBOURS)), wide_positions=positions if wide else None,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from rlx.codegen.simt import loops
-from rlx.codegen.simt.code import WORKGROUP, Binding, Shader, Slot
+from rlx.codegen.simt.code import WIDE, WORKGROUP, Binding, Shader, Slot
 from rlx.codegen.simt.language.cuda import Cuda
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
@@ -28,12 +28,15 @@ def render(
             raise CompileError(f"[{name}] expected nests side by side, got {type(nest).__name__}")
         made.append(loops.render(nest, slots, bindings, name, target, part))
     counts = [_blocks(shader) for shader in made]
-    text = part.whole([shader.text for shader in made], counts, bindings, name)
+    wide = all(shader.wide_positions is not None for shader in made)
+    extents = [shader.positions for shader in made] if wide else counts
+    text = part.whole([shader.text for shader in made], extents, bindings, name, wide)
+    wide_counts = reduce(dims.add, (dims.ceildiv(shader.positions, WIDE) for shader in made)) if wide else None
     iterations = reduce(dims.maximum, (shader.iterations for shader in made))
     checks = tuple(check for shader in made for check in shader.checks)
     return Shader(
         text, tuple(bindings), len(slots), part.shared.numbers, reduce(dims.add, counts), True, iterations, checks,
-        schedule=made[0].schedule,
+        schedule=made[0].schedule, wide_positions=wide_counts,
     )  # fmt: skip
 
 

@@ -53,9 +53,11 @@ OF_A_CHUNK = 8 * PIECES
 LOG2E = math.log2(math.e)
 
 
-def groups_of(rows: int) -> int:
-    """How many groups of four warps, which multiply together, have a tile of queries, by what tells variants apart: two
-    where there are few tiles, as half of the keys take half of the time."""
+def groups_of(rows: int, warpgroups: bool) -> int:
+    """How many groups of four warps, which multiply together where the target has `warpgroups`, have a tile of queries,
+    by what tells variants apart: two where there are few tiles, as half of the keys take half of the time."""
+    if not warpgroups:
+        return 0
     return 2 if rows == team_attention.SOME_GUESS else 1
 
 

@@ -36,6 +36,8 @@ class Language(ABC):
     """One language. Integers of loops and indices are of its index type."""
 
     name: str
+    group_size = ""
+    """What names the lanes of a launch's workgroups, of languages whose kernels may have several sizes; else empty."""
     unrolls = False
     """Whether compilers write out loops where they are asked to."""
 

@@ -381,8 +381,10 @@ class Cpp(Language):
         return f"*({place})"
 
     def body(self, code: Code, block: str, positions_a_group: int) -> list[str]:
-        """The lines between a kernel's braces; `block` is the number of the block."""
-        position = f"{block} * {positions_a_group} + {self.lane_number}" if positions_a_group > 1 else block
+        """The lines between a kernel's braces; `block` is the number of the block. With 0 positions a group there is
+        one for each lane of a launch's groups."""
+        each = positions_a_group or self.group_size
+        position = f"{block} * {each} + {self.lane_number}" if each != 1 else block
         return [
             f"  const {self.index_type} position = {position};",
             f"  [[maybe_unused]] const unsigned lane = {self.lane_number};",

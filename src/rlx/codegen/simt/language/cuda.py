@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
+from rlx.codegen.simt.code import WIDE, WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord
 from rlx.codegen.simt.language.cuda_warpgroups import WARPGROUPS
 from rlx.codegen.simt.language.texts import GPU, conversions, text_of
@@ -18,6 +18,7 @@ class Cuda(Cpp):
 
     name = "cuda"
     label = "CUDA C++"
+    group_size = "blockDim.x"
 
     def prelude(self) -> str:
         return prelude()
@@ -64,10 +65,17 @@ class CudaPart(Cuda):
         """A part, for the blocks from 0 on."""
         return "\n".join(self.body(code, "block", positions_a_group))
 
-    def whole(self, parts: Sequence[str], blocks: Sequence[Dim], bindings: Sequence[Binding], name: str) -> str:
-        """The kernel of parts, each with so many blocks."""
-        counts = [self.shared.dim(count) for count in blocks]
-        lines = [*self.head(self.shared, bindings, name, WORKGROUP), f"  {INDEX} block = {self.block_index};"]
+    def whole(
+        self, parts: Sequence[str], extents: Sequence[Dim], bindings: Sequence[Binding], name: str, wide: bool
+    ) -> str:
+        """The kernel of parts, each with so many blocks, or `wide` ones, each with so many lanes."""
+        counts = [self.shared.dim(extent) for extent in extents]
+        head = self.head(self.shared, bindings, name, WIDE if wide else WORKGROUP)
+        lines = [*head, f"  {INDEX} block = {self.block_index};"]
+        if wide:
+            for number, count in enumerate(counts):
+                lines.append(f"  const {INDEX} blocks{number} = ({count} + {self.group_size} - 1) / {self.group_size};")
+            counts = [f"blocks{number}" for number in range(len(counts))]
         for part, count in zip(parts, counts):
             lines += [f"  if (block < {count}) {{", part, "    return;", "  }", f"  block -= {count};"]
         return "\n".join([*lines, "}"])
