@@ -284,7 +284,7 @@ def test_a_calibration_gives_ranges(rlx_: Run, tmp_path: Path) -> None:
     ("precision", "name", "code", "expected"),
     [
         ("int8", "good.npz", 0, ""),
-        ("f32", "good.npz", 2, "expected --precision int8 with it, got f32"),
+        ("f32", "good.npz", 2, "expected --precision int8 or f8 with it, got f32"),
         ("int8", "good.npy", 2, "expected .npz files, got 'good.npy'"),
         ("int8", "none.npz", 1, "[input] expected an array in"),
         ("int8", "other.npz", 1, "expected inputs of 'product' as calibration 0"),

@@ -183,7 +183,7 @@ def test_hostile_calibrations_are_told(name: str) -> None:
 
 
 def test_a_calibration_is_of_int8() -> None:
-    with pytest.raises(OptionError, match=r"\[precision\] expected precision='int8' with a calibration, got 'f16'"):
+    with pytest.raises(OptionError, match=r"\[precision\] expected precision='int8' or 'f8' with a calib.*, got 'f16'"):
         Session("cpu", precision="f16", calibration=[[normal(3, 64)]])
 
 
