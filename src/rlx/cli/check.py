@@ -40,8 +40,8 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "f8": (2e-1, 2e-1),
 }
 """What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding; of
-bytes, whose steps are of the greatest number in a row, a tenth of the greatest result, and of floats of 8 bits, which are
-rounded by a sixteenth of themselves, a fifth."""
+bytes, whose steps are of the greatest number in a row, a tenth of the greatest result, and of floats of 8 bits, which
+are rounded by a sixteenth of themselves, a fifth."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def calibration_of(files: Sequence[Path], precision: Precision) -> list[dict[str
         return None
     if precision not in QUANTISED:
         expected = " or ".join(QUANTISED)
-        raise typer.BadParameter(f"expected --precision {expected} with it, got {precision}", param_hint="--calibration")
+        raise typer.BadParameter(
+            f"expected --precision {expected} with it, got {precision}", param_hint="--calibration"
+        )
     runs = []
     for path in files:
         if path.suffix != ".npz":

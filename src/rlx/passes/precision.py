@@ -38,7 +38,8 @@ nothing else is in a row."""
 
 def policy_of(mode: str, also: tuple[type[Op], ...] = ()) -> Policy | None:
     """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is, and for int8 and f8,
-    which are other graphs (`passes.quantise`). `also` are composites of a target that are products. Raises OptionError."""
+    which are other graphs (`passes.quantise`). `also` are composites of a target that are products. Raises
+    OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")

@@ -125,8 +125,8 @@ Known = dict[tuple[Value, int | None, Range | None], Narrow]
 
 
 class Quantise(Pass):
-    """Products and convolutions with weights in bytes, or products in another format. `ranges` are those of operands, by
-    the names of the nodes of the outermost graph that multiply them."""
+    """Products and convolutions with weights in bytes, or products in another format. `ranges` are those of operands,
+    by the names of the nodes of the outermost graph that multiply them."""
 
     name = "quantise"
     outermost = True

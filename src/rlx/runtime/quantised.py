@@ -74,7 +74,9 @@ def quantised(
     Raises InputError for inputs that are not those of the graph, and for ranges that are not finite.
     """
     ready = _raised(graph, disable)
-    return _with_ranges(ready, graph, ranges_of(ready, calibration, precision) if calibration else {}, disable, precision)
+    return _with_ranges(
+        ready, graph, ranges_of(ready, calibration, precision) if calibration else {}, disable, precision
+    )
 
 
 def check_unchanged(calibration: Calibration, digest: str) -> None:

@@ -49,8 +49,8 @@ class Session:
               matrix units make products of several ones of shorter floats: on `cuda`, of three of TF32; f32 elsewhere.
               With `int8` products with weights are of bytes, with `f8` of floats of 8 bits (f8e4m3) with sums of f32,
               which matrix units of `cuda` multiply from compute capability 8.9 on
-    calibration   of `int8` and `f8`: inputs of typical runs, each as `run` takes them. Operands of products then have the ranges
-              that they have in these; without, each row's own, which every run looks for
+    calibration   of `int8` and `f8`: inputs of typical runs, each as `run` takes them. Operands of products then have
+              the ranges that they have in these; without, each row's own, which every run looks for
     check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 
@@ -143,8 +143,9 @@ class Session:
             raise UnsupportedOp(f"[session] {reason}") from None
 
     def meant(self, graph: Graph) -> Graph:
-        """The graph that is compiled for a graph: one of integers, or of floats of 8 bits, where the session's precision
-        is of these. It stands for itself. Raises InputError for a calibration that the graph does not take, or that was written to."""
+        """The graph that is compiled for a graph: one of integers, or of floats of 8 bits, where the session's
+        precision is of these. It stands for itself. Raises InputError for a calibration that the graph does not take,
+        or that was written to."""
         if self.options.precision not in QUANTISED:
             return graph
         from rlx.runtime import quantised

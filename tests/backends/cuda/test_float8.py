@@ -105,6 +105,10 @@ def test_tiles_of_every_kind(name: str, driver: EmulatedDriver, monkeypatch: pyt
     assert (off == 0).mean() > 0.9
 
 
+def positive(x: Array) -> Array:
+    return np.abs(x.astype(np.float32)).clip(2.0**-6, 2).astype(ml_dtypes.float8_e4m3fn)
+
+
 @pytest.mark.parametrize("name", ["few", *LAYOUTS])
 def test_long_sums_of_one_sign_are_as_near_as_short_ones(
     name: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
@@ -114,9 +118,8 @@ def test_long_sums_of_one_sign_are_as_near_as_short_ones(
         monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups: LAYOUTS[name])
     rows = 3 if name == "few" else 130
     graph = product(rows, 8192, 24)
-    graph.data["w"], x = (np.abs(each.astype(np.float32)).clip(2.0**-6, 2) for each in (drawn(1, 8192, 24), drawn(7, rows, 8192)))
-    graph.data["w"], x = (each.astype(ml_dtypes.float8_e4m3fn) for each in (graph.data["w"], x))
-    check(graph, x, error=2.0**-7)
+    graph.data["w"] = positive(drawn(1, 8192, 24))
+    check(graph, positive(drawn(7, rows, 8192)), error=2.0**-7)
 
 
 @pytest.mark.parametrize("rows", [3, 300])
@@ -129,6 +132,30 @@ def test_numbers_that_are_none_stay_so(rows: int, driver: EmulatedDriver) -> Non
     wanted = np.zeros(made.shape, bool)
     wanted[1], wanted[:, 7] = True, True
     np.testing.assert_array_equal(np.isnan(made), wanted)
+
+
+SPECIAL = (0, np.nan, np.inf, 448, 463.9, 464, 464.1, 480, 3e38, 2.0**-10, 2.0**-11, 2.0**-6, 1e-40)
+"""What rounds to the greatest number, to none, and to subnormal ones."""
+
+
+def test_floats_are_rounded_as_everywhere(driver: EmulatedDriver) -> None:
+    """By instructions, which make the greatest number of what is beyond, and without."""
+    random = np.random.default_rng(9)
+    few = [sign * number for number in SPECIAL for sign in (1, -1)]
+    exact = np.arange(127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    drawn = random.standard_normal(4096) * 2.0 ** random.uniform(-14, 10, 4096)
+    x = np.concatenate([np.tile(few, 64), drawn, exact, (exact[1:] + exact[:-1]) / 2]).astype(np.float32)
+    x = np.resize(x, (x.size // 64 + 1) * 64)
+    graph = Graph("rounded")
+    graph.output(graph.input("x", (x.size,)).cast("f8e4m3"), name="y")
+    (text,) = cpp_module([program_of(graph)]).kernels.values()
+    assert "four_f8e4m3" in text
+    (made,) = rlx.Session("cuda").compile(graph).run([x])
+    with np.errstate(all="ignore"):
+        wanted = x.astype(ml_dtypes.float8_e4m3fn)
+    none = np.isnan(wanted)
+    np.testing.assert_array_equal(np.isnan(made), none)
+    np.testing.assert_array_equal(made.view(np.uint8)[~none], wanted.view(np.uint8)[~none])
 
 
 # layouts

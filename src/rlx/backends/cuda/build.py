@@ -209,8 +209,8 @@ def _passes(options: Options, maker: Maker) -> list[Pass]:
 
 
 def _precision_of_floats(options: Options, maker: Maker) -> str:
-    """That of what is no product in 8 bits: with `int8` and `f8`, what is left in floats has 16 bits, where matrix units
-    are."""
+    """That of what is no product in 8 bits: with `int8` and `f8`, what is left in floats has 16 bits, where there are
+    matrix units."""
     return "f16" if options.precision in QUANTISED and maker.target.teams else options.precision
 
 

@@ -378,8 +378,8 @@ class TileContraction(TeamContraction):
         code.emit("commit_products();")
 
     def _add_parts(self) -> None:
-        """Waits for the products of the stage, which matrix units have cut off, and has f32 add them to the sums. Before
-        the first stage they are zeros."""
+        """Waits for the products of the stage, which matrix units have cut off, and has f32 add them to the sums.
+        Before the first stage they are zeros."""
         with self.code.block("if (has_warpgroups)"), ExitStack() as loops:
             self.code.emit(f"await_products<0>(); {self._hold()}")
             self._unrolled(loops, "i", self.ring.rows // 16)

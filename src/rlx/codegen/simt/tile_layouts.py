@@ -196,8 +196,8 @@ BYTES = tuple(
 )
 """Those for products of bytes, of which 64 bytes along k have twice as many."""
 MOST_CUT = 2 * 2 * CHUNK
-"""Elements along k that matrix units may add up by themselves of floats of 8 bits, whose sums they cut off, before f32 adds
-that to the sum. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2."""
+"""Elements along k that matrix units may add up by themselves of floats of 8 bits, whose sums they cut off, before f32
+adds that to the sum. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2."""
 OTHER_REGISTERS = 48
 """Of a lane, beside two sums of each result."""
 

@@ -97,5 +97,6 @@ def prelude(ptx: bool = True) -> str:
 
 
 def by_ptx() -> str:
-    """What calls instructions of PTX: products of f32 as sums of shorter floats, elements of few bits, floats of 8 bits."""
+    """What calls instructions of PTX: products of f32 as sums of shorter floats, elements of few bits, and floats of 8
+    bits."""
     return text_of("cuda_parts.cuh", "cuda_blocks.cuh", "cuda_float8_sums.cuh")

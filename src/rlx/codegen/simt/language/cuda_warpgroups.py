@@ -62,8 +62,8 @@ __device__ __forceinline__ void await_products() {
 
 def warpgroup_product(left: DType, right: DType, width: int) -> tuple[str, str]:
     """The name of a device function, and its text, of which a translation unit may have several: c[64][width] +=
-    a[64][k] · b[k][width], with 32 bytes along k, each lane with the elements that PTX says. Of integers it is exact; of
-    floats of 8 bits, an argument more says whether to add to c, as their sums begin anew often.
+    a[64][k] · b[k][width], with 32 bytes along k, each lane with the elements that PTX says. Of integers it is exact.
+    Of floats of 8 bits, whose sums begin anew often, an argument more says whether to add to c.
 
     width   32, 64, 128, 192 or 256
     """

@@ -24,9 +24,7 @@ def text_of(*names: str) -> str:
     return "\n".join((folder / name).read_text() for name in names)
 
 
-def conversions(
-    language: Cpp, written: Collection[DType] = (), fours: Collection[DType] = (dtypes.f8e4m3,)
-) -> str:
+def conversions(language: Cpp, written: Collection[DType] = (), fours: Collection[DType] = (dtypes.f8e4m3,)) -> str:
     """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`, of those of 16 bits
     `pair_…` (two floats to a word), and of `fours` `four_…` (four floats to a word). All but `round_…` are left out
     where `written` says they exist."""
