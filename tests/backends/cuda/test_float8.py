@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rlx
+from ops.cases import Case, cases_of
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
@@ -18,7 +19,9 @@ from rlx.codegen.simt.tile_layouts import FLOAT8, MOST_CUT, SPLIT_FLOAT8, TileLa
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
+from rlx.ops.float8 import Float8Matmul
 from rlx.runtime.quantised import quantised
+from support import assert_close, run_on
 
 from .emulated_driver import EmulatedDriver
 
@@ -132,6 +135,21 @@ def test_numbers_that_are_none_stay_so(rows: int, driver: EmulatedDriver) -> Non
     wanted = np.zeros(made.shape, bool)
     wanted[1], wanted[:, 7] = True, True
     np.testing.assert_array_equal(np.isnan(made), wanted)
+
+
+@pytest.mark.parametrize("case", cases_of(Float8Matmul), ids=str)
+def test_all_products_are_right(case: Case, driver: EmulatedDriver) -> None:
+    """Also those that matrix units do not make: of other dtypes, of two inputs, and of depths that fill no pieces."""
+    made = run_on("cuda", case.graph(), case.inputs())
+    assert_close(made["y0"], case.reference()[0], case.op.tolerance)
+
+
+def test_depths_of_no_whole_pieces_are_of_f32(driver: EmulatedDriver) -> None:
+    graph = product("n", 40, 24)
+    assert not products(graph)
+    x, weight = drawn(9, 5, 40), graph.data["w"].astype(np.float64)
+    (made,) = rlx.Session("cuda").compile(graph).run([x])
+    np.testing.assert_allclose(made, x.astype(np.float64) @ weight, rtol=1e-5, atol=1e-3)
 
 
 SPECIAL = (0, np.nan, np.inf, 448, 463.9, 464, 464.1, 480, 3e38, 2.0**-10, 2.0**-11, 2.0**-6, 1e-40)
