@@ -311,7 +311,8 @@ def test_a_prompt_takes_no_calibration(rlx_: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "least", "most"), [("int8", 1e-4, 3e-2), ("f8", 1e-3, 1e-1), ("bf16", 1e-4, 1e-2), ("f16", 1e-5, 1e-3)]
+    ("precision", "least", "most"),
+    [("int8", 1e-4, 3e-2), ("f8", 1e-3, 1e-1), ("bf16", 1e-4, 1e-2), ("f16", 1e-5, 1e-3)],
 )
 def test_check_tells_the_error_against_f64(
     rlx_: Run, tmp_path: Path, precision: str, least: float, most: float
