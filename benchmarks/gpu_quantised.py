@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_quantised [--only NAME] [--context 1024] [--rounds 64] [--kernels] [--list]
 
-MiniLM and BERT-base run in f16, and with products of bytes, whose ranges are those of a calibration or of each row. A
-`call` begins and ends with NumPy, `in a row` is the time of one of many calls whose results stay on the device. Errors
-are those of the last hidden state of one sentence of 128 tokens against f64, as parts of its norm.
+MiniLM and BERT-base run in f16, and with products of bytes or of floats of 8 bits, whose ranges are those of a
+calibration or of each row. A `call` begins and ends with NumPy, `in a row` is the time of one of many calls whose
+results stay on the device. Errors are those of the last hidden state of one sentence of 128 tokens against f64, as
+parts of its norm.
 
 A decoder of the shape of Qwen3-0.6B has weights of 4 or 8 bits, in blocks with a scale each, for all its products, or
 bf16; a call is a step of one token, or a prompt of 512.
@@ -50,8 +51,9 @@ PROMPT = 512
 DECODERS = {"bf16": (16, 0), "4 bits, 32": (4, 32), "4 bits, 128": (4, 128), "8 bits, 32": (8, 32)}
 """Bits, and elements of a block."""
 ENCODERS = {"MiniLM": MINILM, "BERT-base": BERT}
-KINDS: dict[str, tuple[Literal["f16", "int8"], bool]] = {
+KINDS: dict[str, tuple[Literal["f16", "int8", "f8"], bool]] = {
     "f16": ("f16", False), "int8 static": ("int8", True), "int8 dynamic": ("int8", False),
+    "f8 static": ("f8", True), "f8 dynamic": ("f8", False),
 }  # fmt: skip
 """Precision, and whether there is a calibration."""
 SHAPES = ((1, 128), (32, 128))
@@ -261,7 +263,7 @@ def main() -> None:
         for kind, (precision, calibrated) in KINDS.items():
             if chosen.only in f"encoders {net} {kind}":
                 examples = [given(config, *CALIBRATION, seed=2)] if calibrated else []
-                meant = quantised(graph, examples) if precision == "int8" else graph
+                meant = graph if precision == "f16" else quantised(graph, examples, precision=precision)
                 print(told(f"{net} {kind}", meant, Options(precision=precision)), flush=True)
     for kind in DECODERS:
         if chosen.only in f"decoder {kind}":

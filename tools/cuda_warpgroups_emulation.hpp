@@ -110,3 +110,14 @@ template <int tiles>
 void warpgroup_mma_i8_i8(int (&c)[tiles][4], unsigned long long a, unsigned long long b) {
   emulation::multiply_together<int, emulation::of_bytes<signed char, signed char>>(c, a, b);
 }
+
+template <int tiles>
+void warpgroup_mma_f8e4m3(float (&c)[tiles][4], unsigned long long a, unsigned long long b, int adds) {
+  const unsigned own = threadIdx.x % emulation::warp, first_row = threadIdx.x / emulation::warp % 4 * 16;
+  for (int i = 0; i < 4 * tiles; i++) {
+    const unsigned row = first_row + own / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + own % 4 * 2 + i % 2;
+    c[i / 4][i % 4] = emulation::cut_sum(adds ? c[i / 4][i % 4] : 0, 8, [&](unsigned word) {
+      return std::make_pair(emulation::word_of(a, row, 4 * word), emulation::word_of(b, column, 4 * word));
+    });
+  }
+}

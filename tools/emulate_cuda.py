@@ -39,7 +39,7 @@ HIP = Path(__file__).with_name("hip_emulation.hpp")
 METAL = Path(__file__).with_name("metal_emulation.hpp")
 PTX = [
     Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
-    for kind in ("halves", "matrix", "bytes", "copies", "warpgroups", "clusters")
+    for kind in ("halves", "matrix", "bytes", "float8", "copies", "warpgroups", "clusters")
 ]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""

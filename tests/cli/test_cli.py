@@ -284,7 +284,7 @@ def test_a_calibration_gives_ranges(rlx_: Run, tmp_path: Path) -> None:
     ("precision", "name", "code", "expected"),
     [
         ("int8", "good.npz", 0, ""),
-        ("f32", "good.npz", 2, "expected --precision int8 with it, got f32"),
+        ("f32", "good.npz", 2, "expected --precision int8 or f8 with it, got f32"),
         ("int8", "good.npy", 2, "expected .npz files, got 'good.npy'"),
         ("int8", "none.npz", 1, "[input] expected an array in"),
         ("int8", "other.npz", 1, "expected inputs of 'product' as calibration 0"),
@@ -311,7 +311,8 @@ def test_a_prompt_takes_no_calibration(rlx_: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "least", "most"), [("int8", 1e-4, 3e-2), ("bf16", 1e-4, 1e-2), ("f16", 1e-5, 1e-3)]
+    ("precision", "least", "most"),
+    [("int8", 1e-4, 3e-2), ("f8", 1e-3, 1e-1), ("bf16", 1e-4, 1e-2), ("f16", 1e-5, 1e-3)],
 )
 def test_check_tells_the_error_against_f64(
     rlx_: Run, tmp_path: Path, precision: str, least: float, most: float

@@ -91,6 +91,21 @@ def _dynamic_quantize(name: str) -> Iterator[Case]:
     yield case(name, "number", np.float32(-3))
 
 
+@specimen("float8_matmul")
+def _float8_matmul(name: str) -> Iterator[Case]:
+    for dtype in (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.f8e4m3fnuz, dtypes.f8e5m2fnuz):
+        yield case(name, "numbers", array((5, 37), dtype), array((37, 19), dtype, 1))
+    x, y = array((3, 5, 48)) / 8, array((48, 24), seed=1) / 8
+    yield case(name, "whole-pieces", x.astype(dtypes.f8e4m3.numpy), y.astype(dtypes.f8e4m3.numpy))
+    x, y = array((2, 1, 5, 7), dtypes.f8e4m3), array((3, 7, 4), dtypes.f8e4m3, 1)
+    yield case(name, "batch", x, y)
+    x = array((4, 32), dtypes.f8e4m3)
+    x[1, 3] = np.nan
+    yield case(name, "none", x, array((32, 16), dtypes.f8e4m3, 1))
+    yield case(name, "empty", array((0, 16), dtypes.f8e4m3), array((16, 2), dtypes.f8e4m3))
+    yield case(name, "no-terms", array((3, 0), dtypes.f8e4m3), array((0, 2), dtypes.f8e4m3))
+
+
 @specimen("integer_matmul")
 def _integer_matmul(name: str) -> Iterator[Case]:
     for left in (dtypes.u8, dtypes.i8):

@@ -140,6 +140,6 @@ def test_what_was_measured_in_one_mode_tells_nothing_of_another() -> None:
 
 def test_a_mode_that_there_is_not_is_told_at_once() -> None:
     with pytest.raises(
-        OptionError, match=r"\[session\] expected a precision of f32, f32_fast, f16, bf16, int8, got 'fp16'.*'f16'"
+        OptionError, match=r"\[session\] expected a precision of f32, f32_fast, f16, bf16, int8, f8, got 'fp16'.*'f16'"
     ):
         Session("cpu", precision="fp16")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`precision="int8"` from end to end: calibrations, what they must be, and which programs share what."""
+"""`precision="int8"` and `"f8"` from end to end: calibrations, what they must be, and which programs share what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -77,8 +77,10 @@ def encoder(seed: int) -> Graph:
 NETS = {"dense": (dense, (7, 64)), "windows": (windows, (2, 3, 20, 20)), "encoder": (encoder, (2, 9, 64))}
 
 
-def compiled(graph: Graph, device: str = "cpu", **options: Any) -> CompiledGraph:
-    return Session(device, precision="int8", **options).compile(graph)
+def compiled(
+    graph: Graph, device: str = "cpu", precision: Literal["int8", "f8"] = "int8", **options: Any
+) -> CompiledGraph:
+    return Session(device, precision=precision, **options).compile(graph)
 
 
 # how near results come
@@ -100,14 +102,38 @@ def examples(x: Array, seed: int) -> list[Any]:
     return [{"x": x}, [normal(*x.shape, seed=seed + 10)]]
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["dense", "encoder"])
+def test_nets_in_floats_of_8_bits_are_near_what_they_mean(name: str, seed: int, calibrated: bool) -> None:
+    make, shape = NETS[name]
+    graph, x = make(seed), normal(*shape, seed=seed)
+    exact = evaluate(graph, {"x": x}, graph.data, binding_of(graph, {"x": x}), doubles=True)[0]
+    y = compiled(graph, precision="f8", calibration=examples(x, seed) if calibrated else None).run([x])[0]
+    assert 1e-3 < np.abs(y - exact).max() / np.abs(exact).max() < 0.12
+    assert (y * exact).sum() / np.linalg.norm(y) / np.linalg.norm(exact) > 0.996
+
+
+def test_convolutions_are_of_f32_beside_floats_of_8_bits() -> None:
+    make, shape = NETS["windows"]
+    x = normal(*shape)
+    expected = Session("cpu").compile(make(0)).run([x])[0]
+    np.testing.assert_array_equal(compiled(make(0), precision="f8", calibration=[[x]]).run([x])[0], expected)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("precision", ["int8", "f8"])
 @pytest.mark.parametrize("name", NETS)
-def test_every_device_gives_the_same_numbers(name: str, calibrated: bool, device: str) -> None:
+def test_every_device_gives_the_same_numbers(
+    name: str, precision: Literal["int8", "f8"], calibrated: bool, device: str
+) -> None:
     make, shape = NETS[name]
     x = normal(*shape)
     calibration = examples(x, 0) if calibrated else None
-    results = [compiled(make(0), each, calibration=calibration).run([x])[0] for each in ("reference", device)]
+    results = [
+        compiled(make(0), each, precision, calibration=calibration).run([x])[0] for each in ("reference", device)
+    ]
     assert np.abs(results[0] - results[1]).max() <= 0.02 * np.abs(results[0]).max()  # a step where it meets a tie
 
 
@@ -117,9 +143,10 @@ def test_a_calibration_gives_the_same_bits_each_time() -> None:
     np.testing.assert_array_equal(*results)
 
 
-def test_products_of_one_operand_are_one_product() -> None:
-    kinds = [node.op.name for node in compiled(encoder(0)).graph.nodes]
-    assert kinds.count("integer_matmul") == 4 and "attention" in kinds
+@pytest.mark.parametrize(("precision", "product"), [("int8", "integer_matmul"), ("f8", "float8_matmul")])
+def test_products_of_one_operand_are_one_product(precision: Literal["int8", "f8"], product: str) -> None:
+    kinds = [node.op.name for node in compiled(encoder(0), precision=precision).graph.nodes]
+    assert kinds.count(product) == 4 and "attention" in kinds
 
 
 def test_weights_take_a_quarter_of_the_memory() -> None:
@@ -183,7 +210,7 @@ def test_hostile_calibrations_are_told(name: str) -> None:
 
 
 def test_a_calibration_is_of_int8() -> None:
-    with pytest.raises(OptionError, match=r"\[precision\] expected precision='int8' with a calibration, got 'f16'"):
+    with pytest.raises(OptionError, match=r"\[precision\] expected precision='int8' or 'f8' with a calib.*, got 'f16'"):
         Session("cpu", precision="f16", calibration=[[normal(3, 64)]])
 
 
@@ -203,9 +230,10 @@ def test_weights_have_to_be_there() -> None:
         compiled(graph, calibration=[[normal(3, 64)]])
 
 
+@pytest.mark.parametrize("precision", ["int8", "f8"])
 @pytest.mark.parametrize("rows", [0, 1])
-def test_few_rows_calibrate(rows: int) -> None:
-    y = compiled(dense(0), calibration=[[normal(rows, 64)]]).run([normal(3, 64)])[0]
+def test_few_rows_calibrate(rows: int, precision: Literal["int8", "f8"]) -> None:
+    y = compiled(dense(0), precision=precision, calibration=[[normal(rows, 64)]]).run([normal(3, 64)])[0]
     assert y.shape == (3, 48) and np.isfinite(y).all()
 
 
@@ -272,7 +300,8 @@ def test_starts_from_the_cache_are_of_their_own_calibration(tmp_path: Path) -> N
     path = write(tmp_path / "net.onnx")
     modes: list[dict[str, Any]] = [
         {}, {"precision": "int8"}, {"precision": "int8", "calibration": [X]},
-        {"precision": "int8", "calibration": [WIDER]}, {"precision": "int8", "calibration": [X, WIDER]},
+        {"precision": "int8", "calibration": [WIDER]}, {"precision": "f8"}, {"precision": "f8", "calibration": [X]},
+        {"precision": "int8", "calibration": [X, WIDER]},
     ]  # fmt: skip
     first = []
     for mode in modes:
@@ -287,8 +316,8 @@ def test_starts_from_the_cache_are_of_their_own_calibration(tmp_path: Path) -> N
         many = {"x": X["x"], "shift": X["shift"][:1]}  # a program of its own, made from the graph that is read now
         other = load(path, **mode, cache=False)(**many)["y"]
         np.testing.assert_allclose(again(**many)["y"], other, rtol=1e-5, atol=1e-4)
-    assert all(np.any(a != b) for i, a in enumerate(first[:4]) for b in first[:i])
-    np.testing.assert_array_equal(first[3], first[4])  # whose ranges are the same
+    assert all(np.any(a != b) for i, a in enumerate(first[:6]) for b in first[:i])
+    np.testing.assert_array_equal(first[3], first[6])  # whose ranges are the same
 
 
 def test_calibrations_by_name_and_in_order_are_the_same() -> None:

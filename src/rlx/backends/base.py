@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rlx.passes.driver import Pass
     from rlx.passes.precision import Policy
 
+QUANTISED = ("int8", "f8")
+"""Precisions with products by weights in 8 bits, which are graphs of their own (`runtime.quantised`)."""
+
 
 @dataclass(frozen=True)
 class Probe:

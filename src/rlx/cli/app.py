@@ -70,7 +70,7 @@ def _widen(requested: bool) -> None:
     widen(requested)
 
 
-PRECISIONS = ("f32", "f32_fast", "f16", "bf16", "int8")
+PRECISIONS = ("f32", "f32_fast", "f16", "bf16", "int8", "f8")
 Model = Annotated[Path, typer.Argument(help="An ONNX, GGUF or rlx file, or a folder with config.json and weights.")]
 Inputs = Annotated[
     list[str],
@@ -86,15 +86,15 @@ Precision = Annotated[
         "--precision",
         callback=_check_precision,
         autocompletion=lambda incomplete: [mode for mode in PRECISIONS if mode.startswith(incomplete)],
-        help="What products, convolutions and attention of f32 take: f32, f32_fast, f16 or bf16; int8 is of those with "
-        "weights.",
+        help="What products, convolutions and attention of f32 take: f32, f32_fast, f16 or bf16; int8 and f8 are of "
+        "those with weights.",
     ),
 ]
 Calibration = Annotated[
     list[Path],
     typer.Option(
         "--calibration",
-        help="With --precision int8: a .npz file with the inputs of a typical run; may be given several times.",
+        help="With --precision int8 or f8: a .npz file with the inputs of a typical run; may be given several times.",
     ),
 ]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]

@@ -37,9 +37,11 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "f16": (4e-3, 4e-3),
     "bf16": (3e-2, 3e-2),
     "int8": (1e-1, 1e-1),
+    "f8": (2e-1, 2e-1),
 }
 """What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding; of
-bytes, whose steps are of the greatest number in a row, a tenth of the greatest result."""
+bytes, whose steps are of the greatest number in a row, a tenth of the greatest result, and of floats of 8 bits, which
+are rounded by a sixteenth of themselves, a fifth."""
 
 
 @dataclass(frozen=True)

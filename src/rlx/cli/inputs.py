@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
+from rlx.backends.base import QUANTISED
 from rlx.cli.console import say
 from rlx.cli.sizes import fitting
 from rlx.cli.values import made, scalars
@@ -70,8 +71,11 @@ def calibration_of(files: Sequence[Path], precision: Precision) -> list[dict[str
     """The inputs of typical runs, each from a file; None without files. Raises BadParameter, InputError."""
     if not files:
         return None
-    if precision != "int8":
-        raise typer.BadParameter(f"expected --precision int8 with it, got {precision}", param_hint="--calibration")
+    if precision not in QUANTISED:
+        expected = " or ".join(QUANTISED)
+        raise typer.BadParameter(
+            f"expected --precision {expected} with it, got {precision}", param_hint="--calibration"
+        )
     runs = []
     for path in files:
         if path.suffix != ".npz":

@@ -16,6 +16,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Elementwise
 from rlx.ops.elementwise import Cast
+from rlx.ops.float8 import Float8Matmul
 from rlx.ops.integers import IntegerMatmul
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.norm import LayerNorm, RmsNorm
@@ -25,7 +26,8 @@ from rlx.passes.narrow_activations import with_rounded
 from rlx.passes.precision import MULTIPLIED
 
 HALVES = (dtypes.f16, dtypes.bf16)
-BYTES = (dtypes.u8, dtypes.i8)
+BYTES = (dtypes.u8, dtypes.i8, dtypes.f8e4m3)
+"""Integers and floats that products of bytes take."""
 MOST_STEPS = 32
 """Nodes behind a value that are looked at for bytes, the nearest first: what makes these of a row is less."""
 
@@ -90,7 +92,7 @@ def led_by(value: Value, of_bytes: DType | None, chain: set[Value] | None = None
         node: Node = waiting.pop().node
         if isinstance(node.op, MULTIPLIED) and node.types[0].dtype in HALVES:
             return node.types[0].dtype
-        if of_bytes and isinstance(node.op, (IntegerMatmul, DotGeneral)) and node.types[0].dtype is dtypes.i32:
+        if of_bytes and _multiplies_bytes(node):
             return of_bytes
         if not isinstance(node.op, Elementwise):
             continue
@@ -98,6 +100,11 @@ def led_by(value: Value, of_bytes: DType | None, chain: set[Value] | None = None
         seen.update(more)
         waiting += more
     return None
+
+
+def _multiplies_bytes(node: Node) -> bool:
+    exact = isinstance(node.op, (IntegerMatmul, DotGeneral)) and node.types[0].dtype is dtypes.i32
+    return exact or isinstance(node.op, Float8Matmul)
 
 
 def _read_as(graph: Graph, value: Value) -> DType | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ops.elementwise import Abs
 from rlx.ops.reduce import ReduceMax, ReduceMin, Reduction
 from rlx.passes.driver import Context, Pass
 from rlx.passes.narrow_activations import with_rounded
@@ -26,7 +27,7 @@ class NarrowRows(Pass):
     def run(self, graph: Graph, context: Context) -> Graph:
         kept = set(graph.outputs.values())
         found = dict.fromkeys(
-            node.inputs[0]
+            _signed(node.inputs[0])
             for node in graph.nodes
             if isinstance(node.op, (ReduceMax, ReduceMin)) and node.inputs[0].dtype is dtypes.f32
         )
@@ -46,3 +47,8 @@ class NarrowRows(Pass):
         to = led_by(value, self.to, chain)
         inner = (user for each in chain if each != value for user in graph.uses(each))
         return to is not None and not any(isinstance(user.op, Reduction) for user in inner)
+
+
+def _signed(value: Value) -> Value:
+    """The value whose magnitudes a range is of, or which it is of."""
+    return value.node.inputs[0] if isinstance(value.op, Abs) else value

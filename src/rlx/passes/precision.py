@@ -6,7 +6,7 @@ prepared. GPUs with kernels in C++ also round what convolutions lead to, and wha
 memory (`narrow_activations.py`, `narrow_norms.py`).
 With `f32_fast` the graph stays as it is, and targets with matrix units may make products of f32 of several
 ones of shorter floats, with errors of f32's size (`kernel.passes.float_parts`); others compute in f32.
-`int8` is no policy but another graph (`quantise.py`), whose floats a target may narrow as with `f16`.
+`int8` and `f8` are no policies but other graphs (`quantise.py`), whose floats a target may narrow as with `f16`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Policy = Callable[[Node], DType | None]
-MODES = ("f32", "f32_fast", "f16", "bf16", "int8")
+MODES = ("f32", "f32_fast", "f16", "bf16", "int8", "f8")
 MULTIPLIED = (DotGeneral, Matmul, Einsum, Conv, ConvTranspose, GroupedMatmul, Attention)
 """Ops that do almost all of the arithmetic."""
 LEAST_MASK = -65504.0
@@ -37,14 +37,15 @@ nothing else is in a row."""
 
 
 def policy_of(mode: str, also: tuple[type[Op], ...] = ()) -> Policy | None:
-    """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is, and for int8, which is
-    another graph (`passes.quantise`). `also` are composites of a target that are products. Raises OptionError."""
+    """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is, and for int8 and f8,
+    which are other graphs (`passes.quantise`). `also` are composites of a target that are products. Raises
+    OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
-    if mode in ("f32", "f32_fast", "int8"):
+    target = {"f16": dtypes.f16, "bf16": dtypes.bf16}.get(mode)
+    if target is None:
         return None
-    target = dtypes.f16 if mode == "f16" else dtypes.bf16
 
     def narrow(node: Node) -> DType | None:
         floats = {v.dtype for v in node.inputs if v.dtype.is_float}

@@ -1,4 +1,4 @@
-"""Products of f32 with weights become products of bytes: `precision="int8"`.
+"""Products of f32 with weights become products of bytes, `precision="int8"`, or of floats of 8 bits, `precision="f8"`.
 
 Unlike other passes this one changes what a graph computes, on purpose. It runs before a graph is compiled
 (`runtime.quantised`), so that every device gets the same integers and gives the same numbers, but for what it has in 16
@@ -19,6 +19,11 @@ elementwise and join the product's kernel.
 
 A channel whose weight has an inf or a NaN gives inf or NaN, and so does a row with one that has no calibrated range.
 Where there is a range, numbers beyond it count as its ends, and NaN as its low end.
+
+Of floats of 8 bits (`FLOATS`) both sides are f8e4m3, whose steps are of each number's own size: there are no zero
+points, and channels need no parts of a range. The greatest magnitude of a range, a row or a weight's channel becomes
+448, the greatest number of the dtype. Sums are of f32. A row with an inf or a NaN gives NaN, with a range or without;
+other numbers beyond a range count as its ends. Convolutions stay as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import numpy as np
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Constant, Op, Param
@@ -57,6 +63,26 @@ MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
+class Format:
+    """What operands of products become, `left` and `right`, and the greatest number of a `right` one."""
+
+    left: DType
+    right: DType
+    largest: float
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether numbers are whole numbers of steps, around a zero point on the left."""
+        return self.left.is_integer
+
+
+BYTES = Format(dtypes.u8, dtypes.i8, 127.0)
+FLOATS = Format(dtypes.f8e4m3, dtypes.f8e4m3, 448.0)
+FORMATS = {"int8": BYTES, "f8": FLOATS}
+"""By their names as precisions."""
+
+
+@dataclass(frozen=True)
 class Range:
     """What the elements of an operand lie between; 0 is among it, as it has to be exact.
 
@@ -77,34 +103,42 @@ class Range:
         """The byte that stands for 0."""
         return min(max(round(-self.low / self.scale), 0), LEVELS)
 
+    @property
+    def magnitude(self) -> float:
+        """The greatest."""
+        return max(-self.low, self.high, LEAST)
+
 
 @dataclass(frozen=True)
-class Bytes:
-    """An operand as u8. Scale and zero point are of all of it, or have an axis of 1 where the product sums. `parts` of
-    the scale are those of channels, in a shape that goes with the operand's; the weight is multiplied by them."""
+class Narrow:
+    """An operand as u8 or f8e4m3. Scale and zero point, which floats have none of, are of all of it, or have an axis of
+    1 where the product sums. `parts` of the scale are those of channels, in a shape that goes with the operand's; the
+    weight is multiplied by them."""
 
     values: Value
     scale: Value | float
-    zero: Value
+    zero: Value | None = None
     parts: Value | None = None
 
 
-Known = dict[tuple[Value, int | None, Range | None], Bytes]
+Known = dict[tuple[Value, int | None, Range | None], Narrow]
 
 
 class Quantise(Pass):
-    """Products and convolutions with weights in bytes. `ranges` are those of operands, by the names of the nodes of the
-    outermost graph that multiply them."""
+    """Products and convolutions with weights in bytes, or products in another format. `ranges` are those of operands,
+    by the names of the nodes of the outermost graph that multiply them."""
 
     name = "quantise"
     outermost = True
 
-    def __init__(self, ranges: Mapping[str, Range] | None = None) -> None:
+    def __init__(self, ranges: Mapping[str, Range] | None = None, to: Format = BYTES) -> None:
         self.ranges = dict(ranges or {})
+        self.to = to
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        takes = {id(node) for node in products(graph)}
-        bodies = {id(node): tuple(Quantise().run(body, context) for body in node.regions) for node in graph.nodes}
+        takes = {id(node) for node in products(graph, self.to)}
+        within = Quantise(to=self.to)
+        bodies = {id(node): tuple(within.run(body, context) for body in node.regions) for node in graph.nodes}
         changed = any(new is not old for n in graph.nodes for new, old in zip(bodies[id(n)], n.regions))
         if not takes and not changed:
             return graph
@@ -115,7 +149,7 @@ class Quantise(Pass):
             first = len(rebuild.new.nodes)
             if id(node) in takes and self._wanted(node, context):
                 x, w = (rebuild[value] for value in node.inputs)
-                rebuild.replace(node, _product(node, x, w, self.ranges.get(node.name), known), first=first)
+                rebuild.replace(node, _product(node, x, w, self.ranges.get(node.name), known, self.to), first=first)
             elif not carried.keys().isdisjoint(node.inputs) and context.spend(self.name, "sum", node):
                 a, b = (_carried_sum(v, rebuild, carried, known) for v in node.inputs)
                 rebuild.replace(node, a + b, first=first)
@@ -149,16 +183,16 @@ class Quantise(Pass):
         return {value: found[value] for value in added if _is_never_negative(value)}
 
 
-def products(graph: Graph) -> Iterator[Node]:
-    """The products that become such of bytes: of f32, by a weight of known dims that is worth it. Those of regions are
-    not among them."""
+def products(graph: Graph, to: Format = BYTES) -> Iterator[Node]:
+    """The products that become such of bytes, or of another format: of f32, by a weight of known dims that is worth it.
+    Those of regions are not among them."""
     fixed: set[Value] = set()
     for node in graph.nodes:
         if isinstance(node.op, (Param, Constant)) or (
             node.inputs and not node.regions and all(value in fixed for value in node.inputs)
         ):
             fixed.update(node.outputs)
-        elif _has_form(node) and node.inputs[1] in fixed and node.inputs[0] not in fixed:
+        elif _has_form(node, to) and node.inputs[1] in fixed and node.inputs[0] not in fixed:
             yield node
 
 
@@ -179,9 +213,9 @@ def by_channels(node: Node, weight: Array) -> Array:
     return weight.transpose(*columns, *depth).reshape(-1, 1, terms)
 
 
-def _has_form(node: Node) -> bool:
+def _has_form(node: Node, to: Format) -> bool:
     op = node.op
-    if not isinstance(op, (Matmul, DotGeneral, Conv)):
+    if not isinstance(op, (Matmul, DotGeneral, Conv) if to.is_integer else (Matmul, DotGeneral)):
         return False
     x, w = node.inputs
     if x.dtype is not dtypes.f32 or w.dtype is not dtypes.f32 or not w.type.is_static:
@@ -211,8 +245,8 @@ def _count(extents: Sequence[Dim]) -> int:
     return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
-def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
-    """The node's result by way of bytes."""
+def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: Known, to: Format) -> Value:
+    """The node's result by way of another format."""
     op = node.op
     if isinstance(op, Conv):
         return _convolution(op, x, w, known_range, known)
@@ -220,17 +254,21 @@ def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: K
     matrix = w if depth == [0] and columns == [1] else w.transpose(*depth, *columns)
     terms = _count([w.shape[axis] for axis in depth])
     rows = (*(x.shape[: x.rank - len(depth)] or (1,)), terms)
-    left = _bytes_of(x if x.shape == rows else x.reshape(rows), -1, known_range, known)
+    left = _narrow(x if x.shape == rows else x.reshape(rows), -1, known_range, known, to)
     matrix = matrix if matrix.rank == 2 else matrix.reshape(terms, -1)
-    values, scale = _weight(matrix if left.parts is None else matrix * left.parts.reshape(-1, 1), axes=(0,))
-    total = build.integer_matmul(left.values, values, left.zero, x.graph.constant(0, dtypes.i8))
+    values, scale = _weight(matrix if left.parts is None else matrix * left.parts.reshape(-1, 1), (0,), to)
+    if left.zero is None:
+        total = build.float8_matmul(left.values, values)
+    else:
+        total = build.integer_matmul(left.values, values, left.zero, x.graph.constant(0, to.right))
     result = _scaled(total, left.scale, scale.reshape(-1))
     return result if result.shape == node.types[0].shape else result.reshape(node.types[0].shape)
 
 
 def _convolution(op: Conv, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
-    left = _bytes_of(x, None, known_range, known)
-    values, scale = _weight(w if left.parts is None else w * left.parts, axes=tuple(range(1, w.rank)))
+    left = _narrow(x, None, known_range, known, BYTES)
+    values, scale = _weight(w if left.parts is None else w * left.parts, tuple(range(1, w.rank)), BYTES)
+    assert left.zero is not None  # of bytes
     total = build.integer_conv(
         left.values, values, left.zero, x.graph.constant(0, dtypes.i8),
         strides=op.strides, dilations=op.dilations, low=op.low, high=op.high, groups=1,
@@ -239,28 +277,46 @@ def _convolution(op: Conv, x: Value, w: Value, known_range: Range | None, known:
 
 
 def _scaled(total: Value, left: Value | float, right: Value) -> Value:
-    """A sum of bytes as f32. Known scales are multiplied beforehand."""
-    wide = total.cast(dtypes.f32)
+    """A sum as f32. Known scales are multiplied beforehand."""
+    wide = total if total.dtype is dtypes.f32 else total.cast(dtypes.f32)
     return wide * (right * left) if isinstance(left, float) else wide * right * left
 
 
-def _weight(w: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """i8, and the scales of channels, with axes of 1 where a channel is."""
+def _weight(w: Value, axes: tuple[int, ...], to: Format) -> tuple[Value, Value]:
+    """What of a weight the product takes, and the scales of channels, with axes of 1 where a channel is."""
     most = build.reduce_max(build.abs(w), axes=axes, keepdims=True)
-    scale = build.maximum(most, LEAST) / 127.0
-    return build.round(w / scale).cast(dtypes.i8), scale
+    scale = build.maximum(most, LEAST) / to.largest
+    steps = w / scale
+    return (build.round(steps) if to.is_integer else steps).cast(to.right), scale
 
 
-def _bytes_of(x: Value, axis: int | None, known_range: Range | None, known: Known) -> Bytes:
-    """An operand in bytes: by a range, or by its rows along `axis`, or by its images where that is None."""
+def _narrow(x: Value, axis: int | None, known_range: Range | None, known: Known, to: Format) -> Narrow:
+    """An operand in a format: by a range, or by its rows along `axis`, or by its images where that is None."""
     key = (x, axis, known_range)
     if key not in known:
-        by_data = _by_images if axis is None else _by_rows
-        known[key] = by_data(x) if known_range is None else _by_range(x, axis, known_range)
+        if not to.is_integer:
+            known[key] = _floats_by_rows(x, to) if known_range is None else _floats_by_range(x, known_range, to)
+        elif known_range is not None:
+            known[key] = _by_range(x, axis, known_range)
+        else:
+            known[key] = _by_images(x) if axis is None else _by_rows(x)
     return known[key]
 
 
-def _by_range(x: Value, axis: int | None, of: Range) -> Bytes:
+def _floats_by_rows(x: Value, to: Format) -> Narrow:
+    """Each row of the last axis by its own greatest magnitude. Where that is inf, the row is NaN, as inf times 0 is."""
+    magnitudes = x if _is_never_negative(x) else build.abs(x)
+    most = build.maximum(build.reduce_max(magnitudes, axes=(x.rank - 1,), keepdims=True), LEAST)
+    return Narrow((x * (to.largest / most)).cast(to.left), most * (1.0 / to.largest))
+
+
+def _floats_by_range(x: Value, of: Range, to: Format) -> Narrow:
+    scale = float(np.float32(of.magnitude / to.largest))
+    steps = build.clamp(x * (1.0 / scale), -to.largest, to.largest)
+    return Narrow(build.select(build.is_inf(x), math.nan, steps).cast(to.left), scale)
+
+
+def _by_range(x: Value, axis: int | None, of: Range) -> Narrow:
     scale = float(np.float32(of.scale))
     if _is_greatest(x, axis, of):  # the greatest byte is of the greatest number
         inner = _by_range(x.node.inputs[0], axis, of)
@@ -269,10 +325,10 @@ def _by_range(x: Value, axis: int | None, of: Range) -> Bytes:
         return replace(inner, values=pooled)
     zero = x.graph.constant(of.zero, dtypes.u8)
     if not of.parts:
-        return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, zero)
+        return Narrow(_rounded(x * (1.0 / scale), of.zero), scale, zero)
     parts = np.array(of.parts, np.float32).reshape(-1, *([1] * (x.rank - 2 if axis is None else 0)))
     steps = x * x.graph.constant((1.0 / (scale * parts)).astype(np.float32))
-    return Bytes(_rounded(steps, of.zero), scale, zero, x.graph.constant(parts))
+    return Narrow(_rounded(steps, of.zero), scale, zero, x.graph.constant(parts))
 
 
 def _is_greatest(x: Value, axis: int | None, of: Range) -> bool:
@@ -284,7 +340,7 @@ def _is_greatest(x: Value, axis: int | None, of: Range) -> bool:
     return not of.parts or (axis is None and windows[1] == 1 and inner.shape[1] == x.shape[1])
 
 
-def _by_rows(x: Value) -> Bytes:
+def _by_rows(x: Value) -> Narrow:
     """Each row of the last axis between its own ends."""
     if _is_never_negative(x):
         return _by_greatest(x, (x.rank - 1,), 0)
@@ -293,19 +349,19 @@ def _by_rows(x: Value) -> Bytes:
     scale = build.maximum(high * (1.0 / LEVELS) - low * (1.0 / LEVELS), LEAST)
     steps = 1.0 / scale
     zero = build.round(-low * steps)
-    return Bytes((build.round(x * steps) + zero).cast(dtypes.u8), scale, zero.cast(dtypes.u8))
+    return Narrow((build.round(x * steps) + zero).cast(dtypes.u8), scale, zero.cast(dtypes.u8))
 
 
-def _by_images(x: Value) -> Bytes:
+def _by_images(x: Value) -> Narrow:
     """Each image between 0 and its greatest number, or as far below 0, as all share the zero point that is around
     them."""
     return _by_greatest(x, tuple(range(1, x.rank)), 0 if _is_never_negative(x) else LEVELS // 2 + 1)
 
 
-def _by_greatest(x: Value, axes: tuple[int, ...], zero: int) -> Bytes:
+def _by_greatest(x: Value, axes: tuple[int, ...], zero: int) -> Narrow:
     most = build.maximum(build.reduce_max(build.abs(x) if zero else x, axes=axes, keepdims=True), LEAST)
     steps = float(LEVELS - zero)
-    return Bytes(_rounded(x * (steps / most), zero), most * (1.0 / steps), x.graph.constant(zero, dtypes.u8))
+    return Narrow(_rounded(x * (steps / most), zero), most * (1.0 / steps), x.graph.constant(zero, dtypes.u8))
 
 
 def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range], known: Known) -> Value:
@@ -313,7 +369,7 @@ def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range],
     of = carried.get(value)
     if of is None:
         return rebuild[value]
-    taken = _bytes_of(rebuild[value], None, of, known)
+    taken = _narrow(rebuild[value], None, of, known, BYTES)
     wide = taken.values.cast(dtypes.f32)
     steps = wide - float(of.zero) if of.zero else wide
     return steps * taken.scale if taken.parts is None else steps * (taken.parts * taken.scale)

@@ -1,4 +1,5 @@
-"""Graphs with products of bytes, as `precision="int8"` compiles them, and the ranges that runs with examples give.
+"""Graphs with products of bytes, as `precision="int8"` compiles them, or of floats of 8 bits (`"f8"`), and the ranges
+that runs with examples give.
 
 A calibration is a list of inputs, each as a run takes them. The graph runs once with each, in f32 and NumPy, and the
 least and the greatest number of every operand that becomes bytes are its range. Ranges are constants of the graph that
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.backends.base import QUANTISED
 from rlx.errors import InputError, OptionError, RlxError
 
 if TYPE_CHECKING:
@@ -32,8 +34,9 @@ Calibration = Sequence[Any]
 
 def checked(calibration: Calibration, precision: str) -> tuple[Any, ...]:
     """A calibration that can be one. Raises OptionError."""
-    if precision != "int8":
-        raise OptionError(f"[precision] expected precision='int8' with a calibration, got {precision!r}")
+    if precision not in QUANTISED:
+        expected = " or ".join(map(repr, QUANTISED))
+        raise OptionError(f"[precision] expected precision={expected} with a calibration, got {precision!r}")
     if not isinstance(calibration, (list, tuple)):
         wanted = "expected a list of inputs as calibration, each as a run takes them"
         raise OptionError(f"[precision] {wanted}, got {type(calibration).__name__}")
@@ -62,13 +65,18 @@ def digest_of(calibration: Calibration) -> str:
     return hasher.hexdigest()
 
 
-def quantised(graph: Graph, calibration: Calibration = (), disable: frozenset[str] = frozenset()) -> Graph:
-    """The graph with products of bytes, with ranges of the calibration, or of each run's data if there is none.
+def quantised(
+    graph: Graph, calibration: Calibration = (), disable: frozenset[str] = frozenset(), precision: str = "int8"
+) -> Graph:
+    """The graph with products of bytes, or in the format of another such precision, with ranges of the calibration, or
+    of each run's data if there is none.
 
     Raises InputError for inputs that are not those of the graph, and for ranges that are not finite.
     """
     ready = _raised(graph, disable)
-    return _with_ranges(ready, graph, ranges_of(ready, calibration) if calibration else {}, disable)
+    return _with_ranges(
+        ready, graph, ranges_of(ready, calibration, precision) if calibration else {}, disable, precision
+    )
 
 
 def check_unchanged(calibration: Calibration, digest: str) -> None:
@@ -78,19 +86,23 @@ def check_unchanged(calibration: Calibration, digest: str) -> None:
         raise InputError(f"[precision] {expected}, got arrays that were written to since")
 
 
-def _with_ranges(ready: Graph, graph: Graph, ranges: Mapping[str, Range], disable: frozenset[str]) -> Graph:
+def _with_ranges(
+    ready: Graph, graph: Graph, ranges: Mapping[str, Range], disable: frozenset[str], precision: str
+) -> Graph:
     from rlx.passes.driver import Context, run_passes
-    from rlx.passes.quantise import Quantise
+    from rlx.passes.quantise import FORMATS, Quantise
 
-    made = run_passes(ready, [Quantise(ranges)], Context(disable, stop_at=-1))
+    made = run_passes(ready, [Quantise(ranges, FORMATS[precision])], Context(disable, stop_at=-1))
     if made is not graph:
-        made.anew = graph.anew and partial(_anew, graph.anew, ranges, disable)
+        made.anew = graph.anew and partial(_anew, graph.anew, ranges, disable, precision)
     return made
 
 
-def _anew(make: Any, ranges: Mapping[str, Range], disable: frozenset[str], sizes: Mapping[str, int]) -> Graph:
+def _anew(
+    make: Any, ranges: Mapping[str, Range], disable: frozenset[str], precision: str, sizes: Mapping[str, int]
+) -> Graph:
     graph = make(sizes)
-    return _with_ranges(_raised(graph, disable), graph, ranges, disable)
+    return _with_ranges(_raised(graph, disable), graph, ranges, disable, precision)
 
 
 def _raised(graph: Graph, disable: frozenset[str]) -> Graph:
@@ -112,15 +124,18 @@ def _may_broadcast(graph: Graph) -> bool:
     return any("broadcast(" in str(dim) for dim in dims) or any(map(_may_broadcast, bodies))
 
 
-def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:
-    """The ranges of operands that become bytes, by the names of their products. Raises InputError."""
+def ranges_of(graph: Graph, calibration: Calibration, precision: str = "int8") -> dict[str, Range]:
+    """The ranges of operands that become bytes, or what else a precision says, by the names of their products. Raises
+    InputError."""
     from rlx.backends.cpu.numpy_kernels import KERNELS
     from rlx.ir.interpreter import evaluate
-    from rlx.passes.quantise import Range, channels_of, products
+    from rlx.passes.quantise import FORMATS, Range, channels_of, products
     from rlx.runtime.balance import Seen
 
+    to = FORMATS[precision]
+
     multiply: dict[Place, list[Node]] = {}
-    for node in products(graph):
+    for node in products(graph, to):
         multiply.setdefault(_place(node.inputs[0]), []).append(node)
     fixed = {_place(node.inputs[1]) for nodes in multiply.values() for node in nodes}
     axes = {at: {channels_of(node) for node in nodes} for at, nodes in multiply.items()}
@@ -146,7 +161,8 @@ def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:
     held |= {_place(value): weights[value.name] for value in graph.params if _place(value) in fixed}
     ranges = {}
     for at, of in seen.items():
-        found = _range_of(of, multiply[at], held) if len(axes[at]) == 1 else Range(*of.ends)
+        balances = to.is_integer and len(axes[at]) == 1  # floats have steps of each number's own size
+        found = _range_of(of, multiply[at], held) if balances else Range(*of.ends)
         ranges.update({node.name: found for node in multiply[at] if found is not None})
     return ranges
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlx import flags
 from rlx.arguments import methods_checked
-from rlx.backends.base import Options
+from rlx.backends.base import QUANTISED, Options
 from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs, Program
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlx.runtime.tuning import Tuning
 
 
-Precision = Literal["f32", "f32_fast", "f16", "bf16", "int8"]
+Precision = Literal["f32", "f32_fast", "f16", "bf16", "int8", "f8"]
 
 
 @methods_checked(but=("compile", "meant"))
@@ -47,9 +47,10 @@ class Session:
               `bf16`, whose sums are still of f32. Matrix units of GPUs are many times as fast with those, and weights
               take half the memory; results have three digits. `f32_fast` is f32 with errors of the same size, and lets
               matrix units make products of several ones of shorter floats: on `cuda`, of three of TF32; f32 elsewhere.
-              With `int8` products with weights are of bytes
-    calibration   of `int8`: inputs of typical runs, each as `run` takes them. Operands of products then have the ranges
-              that they have in these; without, each row's own, which every run looks for
+              With `int8` products with weights are of bytes, with `f8` of floats of 8 bits (f8e4m3) with sums of f32,
+              which matrix units of `cuda` multiply from compute capability 8.9 on
+    calibration   of `int8` and `f8`: inputs of typical runs, each as `run` takes them. Operands of products then have
+              the ranges that they have in these; without, each row's own, which every run looks for
     check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 
@@ -142,15 +143,16 @@ class Session:
             raise UnsupportedOp(f"[session] {reason}") from None
 
     def meant(self, graph: Graph) -> Graph:
-        """The graph that is compiled for a graph: one of integers where the session's precision is of these. It stands
-        for itself. Raises InputError for a calibration that the graph does not take, or that was written to."""
-        if self.options.precision != "int8":
+        """The graph that is compiled for a graph: one of integers, or of floats of 8 bits, where the session's
+        precision is of these. It stands for itself. Raises InputError for a calibration that the graph does not take,
+        or that was written to."""
+        if self.options.precision not in QUANTISED:
             return graph
         from rlx.runtime import quantised
 
         if self.calibration:
             quantised.check_unchanged(self.calibration, self.options.calibration)
-        return quantised.quantised(graph, self.calibration, self.options.disable)
+        return quantised.quantised(graph, self.calibration, self.options.disable, self.options.precision)
 
     def _compile_for(self, device: str, graph: Graph) -> CompiledGraph:
         from rlx.device import registry

@@ -1,4 +1,4 @@
-"""`precision="int8"` on the emulated driver: the same integers as everywhere."""
+"""`precision="int8"` and `"f8"` on the emulated driver: the same integers as everywhere, and floats as near."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from rlx.ir.graph import Graph
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, leaves
 from rlx.runtime.quantised import quantised
-from rlx.runtime.session import Session
-from runtime.test_quantised import NETS, compiled, normal, weight
+from rlx.runtime.session import Precision, Session
+from runtime.test_quantised import NETS, normal, weight
 
 from .emulated_driver import EmulatedDriver
 
+PRECISIONS: tuple[Precision, ...] = ("int8", "f8")
+
 
 @pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NETS)
-def test_results_are_those_of_the_reference(driver: EmulatedDriver, name: str, calibrated: bool) -> None:
+def test_results_are_those_of_the_reference(
+    driver: EmulatedDriver, name: str, precision: Precision, calibrated: bool
+) -> None:
     make, shape = NETS[name]
     x = normal(*shape)
     calibration = [[x]] if calibrated else None
-    expected = compiled(make(0), "reference", calibration=calibration).run([x])[0]
-    actual = Session("cuda", precision="int8", calibration=calibration).compile(make(0)).run([x])[0]
-    assert np.abs(actual - expected).max() <= 0.02 * np.abs(expected).max()  # a step where it meets a tie
+    expected = Session("reference", precision=precision, calibration=calibration).compile(make(0)).run([x])[0]
+    actual = Session("cuda", precision=precision, calibration=calibration).compile(make(0)).run([x])[0]
+    step = 0.02 if precision == "int8" else 0.04
+    assert np.abs(actual - expected).max() <= step * np.abs(expected).max()  # where it meets a tie
     assert driver.calls
 
 
@@ -51,24 +57,26 @@ def norm(graph: Graph, name: str, x: rlx.Value) -> rlx.Value:
     return y
 
 
-def kernels(calibrated: bool) -> list[tuple[Kernel, list[str]]]:
+def kernels(precision: str, calibrated: bool) -> list[tuple[Kernel, list[str]]]:
     """Those of a run, and the dtypes that they write."""
     x = {"x": normal(2, 9, 64)}
-    graph = quantised(post_norm_encoder(), [x] if calibrated else ())
-    program = build(graph, Options(precision="int8")).program
+    graph = quantised(post_norm_encoder(), [x] if calibrated else (), precision=precision)
+    program = build(graph, Options(precision=precision)).program
     return [(k, [str(program.buffers[n].dtype) for n in k.slots[: k.writes]]) for k in leaves(program.main)]
 
 
-def test_known_ranges_cost_no_kernels() -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_known_ranges_cost_no_kernels(precision: Precision) -> None:
     """What makes a value rounds it: of nests there are the norms, and one that rounds the input."""
-    nests = [kernel for kernel, _ in kernels(calibrated=True) if isinstance(kernel.work, LoopNest)]
+    nests = [kernel for kernel, _ in kernels(precision, calibrated=True) if isinstance(kernel.work, LoopNest)]
     assert sum(kernel.work.reduces for kernel in nests) == 4
     assert len(nests) == 5
 
 
-def test_ranges_of_rows_are_found_where_rows_are_made_or_read_in_16_bits() -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_ranges_of_rows_are_found_where_rows_are_made_or_read_in_16_bits(precision: Precision) -> None:
     """A norm knows its row; behind attention and a gelu a nest reads rows, once."""
-    made = kernels(calibrated=False)
+    made = kernels(precision, calibrated=False)
     nests = [kernel for kernel, _ in made if isinstance(kernel.work, LoopNest)]
     assert len(nests) == 4 + 2 * 2 + 1
     wide = [kernel.name for kernel, written in made if not isinstance(kernel.work, LoopNest) and "f32" in written]
@@ -76,13 +84,16 @@ def test_ranges_of_rows_are_found_where_rows_are_made_or_read_in_16_bits() -> No
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_norms_and_attention_in_16_bits_are_as_near(driver: EmulatedDriver, calibrated: bool) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_norms_and_attention_in_16_bits_are_as_near(
+    driver: EmulatedDriver, precision: Precision, calibrated: bool
+) -> None:
     """As bytes are to floats: nothing is lost by what lies in memory in 16 bits."""
     x, graph = normal(2, 9, 64), post_norm_encoder()
     (exact,) = rlx.Session("reference").compile(graph).run([x])
     calibration = [[x]] if calibrated else None
     errors = []
     for device in ("reference", "cuda"):
-        (made,) = Session(device, precision="int8", calibration=calibration).compile(graph).run([x])
+        (made,) = Session(device, precision=precision, calibration=calibration).compile(graph).run([x])
         errors.append(np.linalg.norm(made - exact) / np.linalg.norm(exact))
     assert errors[1] < 1.1 * errors[0] + 1e-3

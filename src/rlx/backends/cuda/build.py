@@ -8,7 +8,7 @@ from functools import cached_property
 
 from rlx import flags
 from rlx.backends import simt_claims, simt_support
-from rlx.backends.base import Options, Unsupported
+from rlx.backends.base import QUANTISED, Options, Unsupported
 from rlx.backends.claims import Claim
 from rlx.backends.cuda import claims
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
@@ -211,8 +211,9 @@ def _passes(options: Options, maker: Maker) -> list[Pass]:
 
 
 def _precision_of_floats(options: Options, maker: Maker) -> str:
-    """That of what is no product of bytes: with `int8`, what is left in floats has 16 bits, where matrix units are."""
-    return "f16" if options.precision == "int8" and maker.target.teams else options.precision
+    """That of what is no product in 8 bits: with `int8` and `f8`, what is left in floats has 16 bits, where there are
+    matrix units."""
+    return "f16" if options.precision in QUANTISED and maker.target.teams else options.precision
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

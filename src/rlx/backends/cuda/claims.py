@@ -1,5 +1,5 @@
 """The composites that NVIDIA's GPUs run without decomposing them: those of all devices with kernels from
-`codegen/simt`, and products with weights of few bits."""
+`codegen/simt`, and products with weights of few bits or of floats of 8 bits."""
 
 from __future__ import annotations
 
@@ -7,17 +7,36 @@ from rlx.backends import simt_claims
 from rlx.backends.claims import is_static
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
+from rlx.ops.float8 import Float8Matmul
 from rlx.ops.packed import PackedMatmul
 from rlx.passes.packed_weights import rules_of
 
-PIECE_BITS, WORD_BITS = 128, 32
+PIECE_BITS, WORD_BITS, PIECE_BYTES = 128, 32, 16
 """What a lane loads of a row at once, and unpacks at once."""
 LEAST_COLUMNS = 8
 
 
 def claim(node: Node) -> str | None:
     """As `Backend.claim`."""
-    return packed_matmul(node) if isinstance(node.op, PackedMatmul) else simt_claims.claim(node)
+    match node.op:
+        case PackedMatmul():
+            return packed_matmul(node)
+        case Float8Matmul():
+            return float8_matmul(node)
+    return simt_claims.claim(node)
+
+
+def float8_matmul(node: Node) -> str:
+    """Why matrix units do not multiply floats of 8 bits; empty if they do."""
+    x, y = node.inputs
+    if x.dtype is not dtypes.f8e4m3:
+        return f"{x.dtype}"
+    depth = x.shape[-1]
+    if y.rank != 2 or not is_static(y):
+        return "a right side that a run makes, or several"
+    if not isinstance(depth, int) or depth == 0 or depth % PIECE_BYTES:
+        return f"a depth of {depth}: 16 bytes have as many elements"
+    return ""
 
 
 def packed_matmul(node: Node) -> str:

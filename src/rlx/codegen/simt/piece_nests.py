@@ -130,7 +130,7 @@ class PieceNest(PieceRows):
                 return
             body.axes[self.axis] = place
             start = body.offset(store.offset)
-            words = words_of(slot.dtype, [value.name for value in values])
+            words = words_of(slot.dtype, [value.unrounded for value in values])
             kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
             for first in range(0, len(words), count):
                 place = f"({kind}*)(slot{store.slot} + {start} + {first * 4 // slot.dtype.itemsize})"

@@ -10,11 +10,18 @@ from rlx.ir.dtype import DType
 
 @dataclass(frozen=True)
 class Reg:
-    """A name or literal, its dtype, and for a 64-bit integer whether it is whole (`vec2<u32>`) or fits in an i32."""
+    """A name or literal, its dtype, and for a 64-bit integer whether it is whole (`vec2<u32>`) or fits in an i32.
+    `source` is the f32 that it was rounded from, where that is known: whoever stores it rounds it anyway."""
 
     name: str
     dtype: DType
     wide: bool
+    source: str = ""
+
+    @property
+    def unrounded(self) -> str:
+        """What gives the same when it is rounded to the dtype."""
+        return self.source or self.name
 
     def like(self, name: str) -> Reg:
         """Another register of this kind."""

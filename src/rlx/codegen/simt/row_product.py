@@ -140,7 +140,7 @@ class RowProductWriter(TeamContraction):
         self.code.emit(f"left_rows[made * {_stride(self.work)} + {place}] = {element};")
 
     def _take_all(self, first: str, values: list[Reg]) -> None:
-        words = words_of(self.work.a_dtype, [value.name for value in values])
+        words = words_of(self.work.a_dtype, [value.unrounded for value in values])
         for start in range(0, len(words), 4):
             place = f"made * {_stride(self.work)} + {first}" + f" + {start // 4 * self.piece}" * (start > 0)
             self.code.emit(f"*(Piece*)(left_rows + {place}) = Piece{{{', '.join(words[start : start + 4])}}};")

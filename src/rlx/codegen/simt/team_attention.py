@@ -338,7 +338,7 @@ class TeamAttention(AttentionWriter):
     def _store_neighbours(self, slot: int, places: Sequence[str], elements: Sequence[Reg]) -> None:
         """Stores elements that are neighbours, four at a time."""
         for first in range(0, len(elements), 4):
-            words = words_of(self.work.out_dtype, [element.name for element in elements[first : first + 4]])
+            words = words_of(self.work.out_dtype, [element.unrounded for element in elements[first : first + 4]])
             kind = {4: "Piece", 2: "HalfPiece", 1: "unsigned"}[len(words)]
             self.code.emit(f"*({kind}*)(slot{slot} + {places[first]}) = {kind}{{{', '.join(words)}}};")
 

@@ -31,6 +31,7 @@ from rlx.codegen.simt.team_layouts import (
     chunk_of,
     guesses_of,
     is_of_bytes,
+    is_of_float8,
     layout_of,
     piece_of,
     rows_of,
@@ -123,7 +124,7 @@ class TeamContraction(Writer):
         self.right_chunk, self.right_piece = (PANEL_BYTES, PIECE_BYTES) if is_bytes else (self.chunk, self.piece)
         """Elements of the right side's buffer along k that four lanes have of a column, and that one has."""
         self.blocks = block_sums.BlockSums(self) if work.blocks is not None else None
-        self.sum_type = "int" if is_of_bytes(work) else "float"
+        self.sum_type = "float" if work.dtype.is_float else "int"
         self.mma = f"mma_{work.a_dtype}" if work.dtype.is_float else f"mma_{work.a_dtype}_{work.b_dtype}"
         self.bounds = Bounds(work, self.body)
         self.positions: list[list[str]] = []
@@ -359,6 +360,9 @@ class TeamContraction(Writer):
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
         """What four lanes have of eight rows each, high and low, and of eight columns: 64 bytes along k."""
+        if is_of_float8(self.work):
+            self.code.emit(f"add_products({sums}, woven<0>({high}, {low}), woven<1>({high}, {low}), {right});")
+            return
         for x, y in ("xy", "zw"):
             left = ", ".join(f"{rows}.{pair}" for pair in (x, y) for rows in (high, low))
             self.code.emit(f"{self.mma}({sums}, {left}, {right}.{x}, {right}.{y});")

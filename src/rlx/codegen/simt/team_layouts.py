@@ -108,8 +108,14 @@ def guesses_of(work: Contraction) -> tuple[tuple[int | None, int], ...]:
 
 
 def is_of_bytes(work: Contraction) -> bool:
-    """Whether it is an exact product of bytes."""
-    return {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
+    """Whether it is a product of bytes that matrix units have: exact of integers, or of floats of 8 bits."""
+    exact = {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
+    return exact or is_of_float8(work)
+
+
+def is_of_float8(work: Contraction) -> bool:
+    """Whether it is one of floats of 8 bits, whose sums matrix units cut off, so that long ones are of f32 outside."""
+    return work.a_dtype is work.b_dtype is dtypes.f8e4m3 and work.dtype is dtypes.f32
 
 
 def rows_of(work: Contraction) -> Dim:

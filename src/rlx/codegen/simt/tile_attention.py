@@ -498,8 +498,12 @@ class TileAttention(AttentionWriter):
         """Stores two elements that are neighbours, from a feature on."""
         place = f"{start} + {feature}"
         dtype = self.work.out_dtype
-        low, high = (self.finished(each, f"({feature} + {number})").name for number, each in enumerate(pair))
-        if dtype.itemsize == 1:
+        finished = [self.finished(each, f"({feature} + {number})") for number, each in enumerate(pair)]
+        low, high = (element.unrounded for element in finished)
+        if dtype is dtypes.f8e4m3:
+            (word,) = words_of(dtype, (low, high, low, high))
+            self.code.emit(f"*(unsigned short*)({place}) = (unsigned short){word};")
+        elif dtype.itemsize == 1:
             self.code.emit(f"*(unsigned short*)({place}) = (unsigned short)(({low} & 0xff) | {high} << 8);")
         elif dtype.itemsize == 2:
             (word,) = words_of(dtype, (low, high))

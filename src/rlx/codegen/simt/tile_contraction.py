@@ -19,7 +19,7 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
-from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_bytes
+from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_float8
 from rlx.codegen.simt.tile_layouts import LATER_NUMBERS, MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
@@ -56,6 +56,8 @@ class TileContraction(TeamContraction):
             self.grid = (*self.grid, layout.splits)
             self.code.cluster = layout.splits
         self.code.dynamic_shared = layout.shared_bytes
+        self.within = "parts" if layout.together and is_of_float8(work) else "sums"
+        """What products that are made together add up in."""
         self.code.later = LATER_NUMBERS
         if layout.together:
             self.product, text = warpgroup_product(work.a_dtype, work.b_dtype, layout.columns)
@@ -120,7 +122,10 @@ class TileContraction(TeamContraction):
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
 
     def _declare_sums(self) -> None:
-        self.code.emit(f"{self.sum_type} sums[{self.ring.rows // 16}][{self.ring.columns // 8}][4] = {{}};")
+        extents = f"[{self.ring.rows // 16}][{self.ring.columns // 8}][4]"
+        self.code.emit(f"{self.sum_type} sums{extents} = {{}};")
+        if self.within == "parts":
+            self.code.emit(f"{self.sum_type} parts{extents} = {{}};")
 
     # operands
 
@@ -166,11 +171,13 @@ class TileContraction(TeamContraction):
                 with code.block(f"if (ahead >= {layout.distance})") if code.follows else nullcontext():
                     right("stage")
             code.emit("commit_copies();")
-            if layout.together:
+            if self.within == "parts":
+                self._add_parts()
+            elif layout.together:
                 code.emit("if (has_warpgroups) await_products<1>();")
             code.emit(f"if (step < 0{' || has_warpgroups' * layout.together}) continue;")
             self._multiply_stage()
-        if layout.together:
+        if layout.together and self.within == "sums":
             code.emit("if (has_warpgroups) await_products<0>();")
             code.emit(self._hold())
 
@@ -321,6 +328,11 @@ class TileContraction(TeamContraction):
             with ExitStack() as inner:
                 self._unrolled(inner, "j", n_tiles)
                 code.emit(f"right[j] = load_matrices(from + right_at + (j * {chunks} + chunk) * {WARP});")
+            if is_of_float8(self.work):
+                self._unrolled(loops, "j", n_tiles)
+                self._unrolled(loops, "i", m_tiles)
+                code.emit("add_products(sums[i][j], left[0][i], left[1][i], right[j]);")
+                return
             for number, (x, y) in enumerate((("x", "y"), ("z", "w"))):
                 with ExitStack() as inner:
                     self._unrolled(inner, "j", n_tiles)
@@ -361,11 +373,22 @@ class TileContraction(TeamContraction):
             self._unrolled(loops, "i", layout.rows // 16)
             left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
-            code.emit(f"{self.product}(sums[i], {left}, {right});")
+            adds = ", k > 0" if self.within == "parts" else ""
+            code.emit(f"{self.product}({self.within}[i], {left}, {right}{adds});")
         code.emit("commit_products();")
 
+    def _add_parts(self) -> None:
+        """Waits for the products of the stage, which matrix units have cut off, and has f32 add them to the sums.
+        Before the first stage they are zeros."""
+        with self.code.block("if (has_warpgroups)"), ExitStack() as loops:
+            self.code.emit(f"await_products<0>(); {self._hold()}")
+            self._unrolled(loops, "i", self.ring.rows // 16)
+            self._unrolled(loops, "j", self.ring.columns // 8)
+            self._unrolled(loops, "e", 4)
+            self.code.emit("sums[i][j][e] += parts[i][j][e];")
+
     def _hold(self) -> str:
-        return " ".join(f"hold(sums[{i}]);" for i in range(self.ring.rows // 16))
+        return " ".join(f"hold({self.within}[{i}]);" for i in range(self.ring.rows // 16))
 
     def _unrolled(self, loops: ExitStack, name: str, count: int) -> None:
         self.code.emit("#pragma unroll")
@@ -377,7 +400,8 @@ class TileContraction(TeamContraction):
         """The sums of a part of each warp's rows, into workgroup memory, or added to those of other warps there."""
         code, layout = self.code, self.ring
         of_a_warp, pitch = layout.rows // layout.parts, layout.tile[1] + PAD
-        to_sum, to_bits = ("(int)", "(unsigned)") if is_of_bytes(self.work) else ("__uint_as_float", "__float_as_uint")
+        is_float = self.work.dtype.is_float
+        to_sum, to_bits = ("__uint_as_float", "__float_as_uint") if is_float else ("(int)", "(unsigned)")
         first = part * of_a_warp // 16
         with ExitStack() as loops:
             self._unrolled(loops, "i", of_a_warp // 16)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rlx.codegen.simt.body import legal
-from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, is_of_bytes, with_rows
+from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, is_of_bytes, is_of_float8, with_rows
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS
@@ -36,6 +36,8 @@ PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
 PRODUCTS_TOGETHER = 1970
 """The same by `wgmma`."""
+ADDED_A_CLOCK = 128
+"""Sums of f32, of a multiprocessor."""
 PARTS_A_CLOCK, SPLIT_A_CLOCK = 200, 24
 """Products of f32 as sums of shorter floats, and operands that are made such sums."""
 SHARED_A_CLOCK, COMMON_A_CLOCK = 123, 60
@@ -73,6 +75,7 @@ class TileLayout(Layout):
     chunk    elements along k that are 64 bytes
     together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
     splits     workgroups that share the sum along k: neighbours, which read one another's memory
+    twice      whether warps have sums of a stage beside those of all
     """
 
     depth: int = 2 * CHUNK
@@ -80,6 +83,7 @@ class TileLayout(Layout):
     together: bool = False
     chunk: int = CHUNK
     splits: int = 1
+    twice: bool = False
 
     @property
     def group(self) -> int:
@@ -191,6 +195,24 @@ BYTES = tuple(
     layout for each in LAYOUTS if (layout := replace(each, depth=2 * each.depth, chunk=2 * CHUNK)).is_possible
 )
 """Those for products of bytes, of which 64 bytes along k have twice as many."""
+MOST_CUT = 2 * 2 * CHUNK
+"""Elements along k that matrix units may add up by themselves of floats of 8 bits, whose sums they cut off, before f32
+adds that to the sum. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2."""
+OTHER_REGISTERS = 48
+"""Of a lane, beside two sums of each result."""
+
+
+def _has_room_for_float8(layout: TileLayout) -> bool:
+    """Whether lanes have registers for what matrix units add up of floats of 8 bits, beside the sums."""
+    if not layout.together:  # one instruction's after the other
+        return layout.rows * layout.columns < 64 * 64
+    registers = 2 * layout.rows * layout.columns // WARP + OTHER_REGISTERS
+    return layout.depth == MOST_CUT and registers <= min(255, REGISTERS // layout.lanes)
+
+
+FLOAT8 = tuple(replace(layout, twice=layout.together) for layout in BYTES if _has_room_for_float8(layout))
+"""Those for products of floats of 8 bits: by products together, a stage is what matrix units add up."""
+FLOAT8_ALONE = tuple(layout for layout in FLOAT8 if not layout.together)
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 BYTES_ALONE = tuple(layout for layout in BYTES if not layout.together)
 """Those for GPUs whose warps make products alone."""
@@ -206,7 +228,7 @@ def with_splits(layouts: tuple[TileLayout, ...]) -> tuple[TileLayout, ...]:
     )
 
 
-SPLIT, SPLIT_PARTS, SPLIT_BYTES = (with_splits(layouts) for layouts in (LAYOUTS, PARTS, BYTES))
+SPLIT, SPLIT_PARTS, SPLIT_BYTES, SPLIT_FLOAT8 = map(with_splits, (LAYOUTS, PARTS, BYTES, FLOAT8))
 
 
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
@@ -232,6 +254,8 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         shown = -min(resident(layout), side_by_side), layout.shared_bytes
         return clocks(known, layout, instructions), not layout.together, *shown
 
+    if is_of_float8(work):
+        return min((*FLOAT8, *SPLIT_FLOAT8) if warpgroups else FLOAT8_ALONE, key=key)
     if is_of_bytes(work):
         return min((*BYTES, *SPLIT_BYTES) if warpgroups else BYTES_ALONE, key=key)
     if work.float_parts:
@@ -264,6 +288,8 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     a_clock = PARTS_A_CLOCK if work.float_parts else PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK
     products = rows * columns * k / (2 * a_clock if is_of_bytes(work) else a_clock)
+    if is_of_float8(work):  # what f32 adds to the sums
+        products += rows * columns * k / (MOST_CUT if layout.together else 2 * CHUNK) / ADDED_A_CLOCK
     if work.float_parts:  # what a warp takes apart
         products += (layout.rows + layout.columns) * k * layout.warps[0] * layout.warps[1] / SPLIT_A_CLOCK
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
@@ -289,7 +315,7 @@ def _blocks(work: Contraction, layout: TileLayout) -> int:
 
 def resident(layout: TileLayout) -> int:
     """How many workgroups a multiprocessor has at once."""
-    sums = layout.rows * layout.columns // WARP
+    sums = (1 + layout.twice) * layout.rows * layout.columns // WARP
     registers = sums + (28 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     of_registers = REGISTERS // (min(registers, 255) * layout.lanes)
     return max(min(SHARED_BYTES // (layout.shared_bytes + 1024), of_registers), 1)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.team_layouts import PAD, is_of_bytes
+from rlx.codegen.simt.team_layouts import PAD
 from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -147,7 +147,8 @@ class TileResults:
             return Reg(self.code.let(f"(int){word}"), dtype, False)
         if dtype in WHOLE_BYTES:
             byte = f"{word} >> {8 * (within % 4)}"
-            element = f"{byte} & 0xffu" if dtype is dtypes.u8 else f"(int)(signed char)({byte})"
+            element = f"(int)(signed char)({byte})" if dtype is dtypes.i8 else f"{byte} & 0xffu"
+            element = f"decode_{dtype}({element})" if dtype.is_float else element
             return Reg(self.code.let(element), dtype, False)
         bits = f"{word} >> 16" if within % 4 else f"{word} & 0xffffu"
         return Reg(self.code.let(f"decode_{dtype}({bits})"), dtype, False)
@@ -158,7 +159,7 @@ class TileResults:
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
             splits = 1 if work.float_parts else self.layout.splits  # those are whole already
-            kind = "int" if is_of_bytes(work) else "float"  # sums of bytes lie there by their bits
+            kind = "float" if work.dtype.is_float else "int"  # sums of integers lie there by their bits
             if self.width == 1:
                 own = f"(const {kind}*)shared_sums + {place}"
                 sums = [f"sum_of_cluster<{splits}>({own})" if splits > 1 else f"*({own})"]
@@ -186,7 +187,7 @@ class TileResults:
             self.body.store(stage.slot, stage.offset, values[0])
             return
         dtype = self.body.slots[stage.slot].dtype
-        words = words_of(dtype, [value.name for value in values])
+        words = words_of(dtype, [value.unrounded for value in values])
         at = self.body.fresh_offset(stage.offset)
         kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
         for start in range(0, len(words), count):

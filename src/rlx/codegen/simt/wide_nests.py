@@ -185,7 +185,7 @@ class WideNest(Writer):
 
     def _store(self, store: Store, values: Sequence[Reg]) -> None:
         dtype = self.body.slots[store.slot].dtype
-        words = words_of(dtype, [value.name for value in values])
+        words = words_of(dtype, [value.unrounded for value in values])
         kind, count = self._form(store.slot)
         at = self.body.fresh_offset(store.offset)
         step, of_piece = self.width // count, len(words) // count

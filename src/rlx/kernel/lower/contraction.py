@@ -19,15 +19,16 @@ from rlx.kernel.lower.group import Group
 from rlx.kernel.lower.index import key_of
 from rlx.kernel.lower.materialise import Materialised
 from rlx.kernel.lower.table import demands, lowers
+from rlx.ops.float8 import Float8Matmul
 from rlx.ops.index import Gather
 from rlx.ops.linalg import DotGeneral
 
 
-@demands(DotGeneral)
+@demands(DotGeneral, Float8Matmul)
 def operands_of_product(node: Node, memory: Materialised) -> None:
     """Both sides are strided views; the left one is read along the axis that is summed, so its elements there are
     neighbours. Of a weight whose matrices data choose, the weight and the choice are in memory."""
-    assert isinstance(node.op, DotGeneral)
+    op = _general(node)
     left, right = node.inputs
     memory.add_strided(left)
     if memory.facts.indirect and _chooses(node, memory):
@@ -36,8 +37,16 @@ def operands_of_product(node: Node, memory: Materialised) -> None:
         memory.add(places)
     else:
         memory.add_strided(right)
-    if len(node.op.lhs_contract) == 1:
-        memory.add_along(left, node.op.lhs_contract[0] % left.rank)
+    if len(op.lhs_contract) == 1:
+        memory.add_along(left, op.lhs_contract[0] % left.rank)
+
+
+def _general(node: Node) -> DotGeneral:
+    """The product that a node is; one of floats of 8 bits by a matrix, as which alone it has a kernel."""
+    if isinstance(node.op, DotGeneral):
+        return node.op
+    assert isinstance(node.op, Float8Matmul) and node.inputs[1].rank == 2  # as backends claim it
+    return DotGeneral((node.inputs[0].rank - 1,), (0,))
 
 
 def _chooses(node: Node, memory: Materialised) -> bool:
@@ -52,10 +61,9 @@ def _chooses(node: Node, memory: Materialised) -> bool:
     return known and plain and len(memory.facts.uses(right.outputs[0])) == 1
 
 
-@lowers(DotGeneral, grows="epilogue")
+@lowers(DotGeneral, Float8Matmul, grows="epilogue")
 def lower_product(context: LoweringContext, group: Group) -> None:
-    op, (lhs, rhs), value = group.anchor.op, group.anchor.inputs, group.results[0]
-    assert isinstance(op, DotGeneral)
+    op, (lhs, rhs), value = _general(group.anchor), group.anchor.inputs, group.results[0]
     kernel = context.kernel(context.result(value))
     batch = len(op.lhs_batch)
     # the sum runs over its axes in the order in which they lie on the left, where neighbours join

@@ -18,7 +18,7 @@ from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.row_tails import is_in_the_way
 
-STORED = (dtypes.u8, dtypes.i8, dtypes.f16, dtypes.bf16, dtypes.f32)
+STORED = (dtypes.u8, dtypes.i8, dtypes.f8e4m3, dtypes.f16, dtypes.bf16, dtypes.f32)
 
 
 class AttentionTails(KernelPass):

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rlx.codegen.simt.body import Body
 
 INDEX = "long long"
-WHOLE_BYTES = (dtypes.u8, dtypes.i8)
+WHOLE_BYTES = (dtypes.u8, dtypes.i8, dtypes.f8e4m3)
+"""What lanes pack by four into words."""
 _WORDS = {8: "char", 16: "short", 32: "int"}
 _INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
@@ -169,7 +170,8 @@ class Cpp(Language):
         text = self._text(node, args)
         if text is None:
             raise CompileError(f"[{node.kind}] no {self.label} for {args[-1].dtype}")
-        return Reg(code.let(text), node.dtype, False)
+        rounds = node.kind == "cast" and node.dtype in SMALL_FLOATS and args[0].dtype is dtypes.f32
+        return Reg(code.let(text), node.dtype, False, args[0].name if rounds else "")
 
     def _text(self, node: Expr, args: Sequence[Reg]) -> str | None:
         names = [a.name for a in args]
@@ -270,7 +272,7 @@ class Cpp(Language):
         return element if dtype.is_float else self._wrapped(dtype, f"({self.register_type(dtype, False)})({element})")
 
     def _to_memory(self, dtype: DType, value: Reg) -> str:
-        held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
+        held = f"encode_{dtype}({value.unrounded})" if dtype in SMALL_FLOATS else value.name
         return f"({self.memory_type(dtype)}){held}"
 
     def has_atomic(self, combine: str, dtype: DType) -> bool:
@@ -422,7 +424,8 @@ def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
     if dtype is dtypes.i32:
         return [f"(unsigned){value}" for value in values]
     if dtype in WHOLE_BYTES:
-        return [f"four_bytes({', '.join(values[i : i + 4])})" for i in range(0, len(values), 4)]
+        four = f"four_{dtype}" if dtype.is_float else "four_bytes"
+        return [f"{four}({', '.join(values[i : i + 4])})" for i in range(0, len(values), 4)]
     return [f"pair_{dtype}({low}, {high})" for low, high in zip(values[::2], values[1::2])]
 
 

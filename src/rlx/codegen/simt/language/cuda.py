@@ -88,6 +88,7 @@ PTX = (
     "cuda_launch.cuh",
     "cuda_matrix.cuh",
     "cuda_bytes.cuh",
+    "cuda_float8.cuh",
     "cuda_copies.cuh",
     "cuda_clusters.cuh",
 )
@@ -99,10 +100,11 @@ def prelude(ptx: bool = True) -> str:
     """Device functions that kernels call: those of `gpu.cuh`, and conversions of small floats, of halves by
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
-    parts = [text_of("cuda_warp.cuh", *GPU, *(PTX if ptx else ())), conversions(CUDA, written)]
+    parts = [text_of("cuda_warp.cuh", *GPU, *(PTX if ptx else ())), conversions(CUDA, written, fours=())]
     return "\n".join([*parts, *([WARPGROUPS, by_ptx()] if ptx else [])])
 
 
 def by_ptx() -> str:
-    """What calls instructions of PTX: products of f32 as sums of shorter floats, and elements of few bits."""
-    return text_of("cuda_parts.cuh", "cuda_blocks.cuh")
+    """What calls instructions of PTX: products of f32 as sums of shorter floats, elements of few bits, and floats of 8
+    bits."""
+    return text_of("cuda_parts.cuh", "cuda_blocks.cuh", "cuda_float8_sums.cuh")

@@ -70,27 +70,35 @@ __device__ __forceinline__ void await_products() {
 
 def warpgroup_product(left: DType, right: DType, width: int) -> tuple[str, str]:
     """The name of a device function, and its text, of which a translation unit may have several: c[64][width] +=
-    a[64][k] · b[k][width], with 32 bytes along k, each lane with the elements that PTX says. Of bytes it is exact.
+    a[64][k] · b[k][width], with 32 bytes along k, each lane with the elements that PTX says. Of integers it is exact.
+    Of floats of 8 bits, whose sums begin anew often, an argument more says whether to add to c.
 
     width   32, 64, 128, 192 or 256
     """
-    if left.is_float:
+    count = width // 2
+    begin, parameter, argument = "", "", ""
+    if left.bits == 8 and left.is_float:
+        name, sum_type, constraint, constants = f"warpgroup_mma_{left}", "float", "f", "adds, 1, 1"
+        kind = f"k32.f32.{str(left)[2:]}.{str(right)[2:]}"
+        begin = f"{{.reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; "
+        parameter, argument = ", int adds", ', "r"(adds)'
+    elif left.is_float:
         name, sum_type, constraint, constants = f"warpgroup_mma_{left}", "float", "f", "1, 1, 1, 0, 0"
         kind = f"k16.f32.{left}.{left}"
     else:
         name, sum_type, constraint, constants = f"warpgroup_mma_{left}_{right}", "int", "r", "1"
         kind = "k32.s32." + ".".join(str(dtype).replace("i", "s") for dtype in (left, right))
-    count = width // 2
     sums = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+{constraint}"(c[{i // 4}][{i % 4}])' for i in range(count))
+    end = "}" if begin else ""
     there = f"HAS_{name}_{width}".upper()
     text = f"""#if defined(WGMMA) && !defined({there})
 #define {there}
 __device__ __forceinline__ void {name}(
-    {sum_type} (&c)[{width // 8}][4], unsigned long long a, unsigned long long b) {{
-  WGMMA("wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, %{count}, %{count + 1}, {constants};"
+    {sum_type} (&c)[{width // 8}][4], unsigned long long a, unsigned long long b{parameter}) {{
+  WGMMA("{begin}wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{sums}}}, %{count}, %{count + 1}, {constants};{end}"
       : {outputs}
-      : "l"(a), "l"(b));
+      : "l"(a), "l"(b){argument});
 }}
 #endif
 """

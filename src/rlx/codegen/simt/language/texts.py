@@ -24,10 +24,18 @@ def text_of(*names: str) -> str:
     return "\n".join((folder / name).read_text() for name in names)
 
 
-def conversions(language: Cpp, written: Collection[DType] = ()) -> str:
-    """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`, and of those of 16
-    bits `pair_…` (two floats to a word). All but `round_…` are left out where `written` says they exist."""
-    return "\n".join(_conversions(language, dtype, dtype in written) for dtype in SMALL_FLOATS)
+def conversions(language: Cpp, written: Collection[DType] = (), fours: Collection[DType] = (dtypes.f8e4m3,)) -> str:
+    """Of all small floats: `decode_…` (bits to float), `encode_…` (float to bits) and `round_…`, of those of 16 bits
+    `pair_…` (two floats to a word), and of `fours` `four_…` (four floats to a word). All but `round_…` are left out
+    where `written` says they exist."""
+    made = [_conversions(language, dtype, dtype in written) for dtype in SMALL_FLOATS]
+    return "\n".join([*made, *map(_four, fours)])
+
+
+def _four(dtype: DType) -> str:
+    bytes_of = ", ".join(f"encode_{dtype}({x})" for x in "abcd")
+    head = f"__device__ __forceinline__ unsigned four_{dtype}(float a, float b, float c, float d)"
+    return f"{head} {{ return four_bytes({bytes_of}); }}\n"
 
 
 def _conversions(language: Cpp, dtype: DType, written: bool) -> str:
