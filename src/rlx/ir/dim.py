@@ -512,6 +512,8 @@ def _operand(tokens: list[str]) -> Dim:
 
 def of(value: object) -> Dim:
     """A Dim of an int, a dim, or text. Raises ShapeError."""
+    if type(value) is int:  # as most are
+        return value
     if isinstance(value, (Poly, str)):
         return parse(value) if isinstance(value, str) else value
     if not is_index(value):

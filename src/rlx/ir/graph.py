@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from rlx.ir.value import Node as Node
 from rlx.ir.value import Value as Value
 
 Scalar = bool | int | float | complex
+MOST_TYPES = 1 << 12
+"""Of nodes, by op and operands, that are remembered: nets have the same few again and again."""
 
 
 class Graph:
@@ -212,13 +215,14 @@ class Graph:
             count = str(least) if least == most else f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}"
             named = f" ({', '.join(op.operand_names)})" if op.operand_names else ""
             raise GraphError(f"[{op.name}] expected {count} operands{named}, got {len(inputs)}{_at(label, inputs)}")
-        with expect.noting(self.assumes_equal) as noted:
-            try:
-                types = infer(op, tuple(v.type for v in inputs), tuple(regions))
-                for result_type in types if isinstance(types, tuple) else (types,):
-                    result_type.check()
-            except RlxError as error:
-                raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
+        operand_types = tuple([v.node.types[v.index] for v in inputs])
+        try:
+            if inputs and not regions:
+                types, noted = _known_types(op, operand_types, self.assumes_equal)
+            else:
+                types, noted = _types(op, operand_types, self.assumes_equal, tuple(regions))
+        except RlxError as error:
+            raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
         self._note((*noted, *inside))
         several = types if isinstance(types, tuple) else (types,)
@@ -417,6 +421,20 @@ def _same_types(some: Sequence[Value], others: Sequence[Value]) -> bool:
     return True
 
 
+def _types(
+    op: Op, operands: tuple[TensorType, ...], assumes_equal: bool, regions: tuple[Graph, ...] = ()
+) -> tuple[Types, tuple[Equality, ...]]:
+    """The types of an op's results, and what these take to be equal. Raises ShapeError, DTypeError, GraphError."""
+    with expect.noting(assumes_equal) as noted:
+        types = infer(op, operands, regions)
+        for each in types if isinstance(types, tuple) else (types,):
+            each.check()
+    return types, tuple(noted)
+
+
+_known_types = lru_cache(MOST_TYPES)(_types)
+
+
 def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:
     """The op's type rule on operand types. Raises ShapeError, DTypeError."""
     if len(regions) != op.regions:
@@ -476,7 +494,7 @@ def call(
         raise GraphError(f"[{name}] expected a value of a graph among the operands{needed}, got {kinds}: {made}")
     if name == "select":
         model = next((o for o in arguments[1:] if isinstance(o, Value)), model)
-    values = tuple(as_value(model, operand) for operand in arguments)
+    values = tuple([as_value(model, operand) for operand in arguments])
     return model.graph.add(op, *values, source=source, regions=regions)
 
 
