@@ -8,6 +8,7 @@ axes, with dims as coefficients, so that transposes, slices, broadcasts and resh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -16,6 +17,9 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.records import dataclass
+
+MOST_PLACES = 1 << 12
+"""That are remembered: kernels of a program find their elements in the same few ways."""
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -97,6 +101,15 @@ def linear(index: Expr) -> Linear:
             if not right.axes and not right.others:
                 return left.times(right.const)
     return Linear(0, (), ((index, 1),))
+
+
+@lru_cache(MOST_PLACES)
+def place(index: tuple[Expr, ...], strides: tuple[Dim, ...], start: Dim = 0) -> Linear:
+    """start + Σ index·stride."""
+    offset = Linear(start)
+    for part, stride in zip(index, strides):
+        offset = offset.plus(linear(part).times(stride))
+    return offset
 
 
 def index_of(line: Linear) -> Expr:

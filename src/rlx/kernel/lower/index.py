@@ -12,7 +12,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Value
 from rlx.ir.op import Constant, Elementwise
-from rlx.kernel.ir.index import Linear, contiguous, dim_value, index_of, linear, load
+from rlx.kernel.ir.index import Linear, contiguous, dim_value, index_of, linear, load, place
 from rlx.kernel.lower.views import view_of
 from rlx.ops.convolution import Dilate
 from rlx.ops.index import Gather, GatherElements, GatherNd
@@ -100,10 +100,7 @@ class Emitter:
             return ex.const(op.value.array.reshape(-1)[0], value.dtype)
         view = view_of(value, self.strides_of)
         if view is not None:
-            offset = Linear(view.offset)
-            for part, stride in zip(index, view.strides):
-                offset = offset.plus(linear(part).times(stride))
-            return load(self.slot_of(view.root), offset, value.dtype)
+            return load(self.slot_of(view.root), place(index, view.strides, view.offset), value.dtype)
         if isinstance(op, Elementwise):
             operands = []
             for operand in value.node.inputs:
@@ -262,10 +259,7 @@ def reshaped_index(shape: Shape, index: Index, old: Shape) -> Index:
     if [d for d in shape if d != 1] == [d for d in old if d != 1]:
         parts = iter(kept)
         return tuple(ZERO if d == 1 else next(parts) for d in old)
-    flat = Linear()
-    for part, stride in zip(index, contiguous(shape)):
-        flat = flat.plus(linear(part).times(stride))
-    rest = index_of(flat)
+    rest = index_of(place(index, contiguous(shape)))
     result = []
     for position, stride in enumerate(contiguous(old)):
         digit = rest if stride == 1 else rest / dim_value(stride)
