@@ -125,7 +125,9 @@ class Poly:
 
 Dim = int | Poly
 Shape = tuple[Dim, ...]
-Bounds = Mapping[str, tuple[int, int | None]]
+Interval = tuple[int, int | None]
+"""Least and greatest value of a dim; None where there is no greatest."""
+Bounds = Mapping[str, Interval]
 
 
 def _from_terms(terms: Mapping[Monomial, int]) -> Dim:
@@ -418,10 +420,13 @@ def _rebuilt(dim: Dim, named: Callable[[str], Dim], functions: Mapping[str, Call
     return total
 
 
-def bounds(dim: Dim, known: Bounds) -> tuple[int, int | None]:
+def bounds(dim: Dim, known: Bounds) -> Interval:
     """Least and greatest value (None = unbounded; a least value that is unbounded comes as a very negative int)."""
-    if isinstance(dim, int):
-        return dim, dim
+    return (dim, dim) if isinstance(dim, int) else _bounds(dim, tuple(known.items()))
+
+
+@lru_cache(MOST_KEPT)
+def _bounds(dim: Poly, known: tuple[tuple[str, Interval], ...]) -> Interval:
     low_sum, high_sum = 0, 0
     unbounded_low = unbounded_high = False
     for monomial, coefficient in dim.terms:
@@ -447,10 +452,10 @@ def bounds(dim: Dim, known: Bounds) -> tuple[int, int | None]:
     return (-(1 << 62) if unbounded_low else low_sum), (None if unbounded_high else high_sum)
 
 
-def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
+def _factor_bounds(factor: Factor, known: tuple[tuple[str, Interval], ...]) -> Interval:
     if isinstance(factor, str):
-        return known.get(factor, (0, None))
-    left, right = bounds(factor.left, known), bounds(factor.right, known)
+        return dict(known).get(factor, (0, None))
+    left, right = ((d, d) if isinstance(d, int) else _bounds(d, known) for d in (factor.left, factor.right))
     match factor.function:
         case "min":
             highs = [high for high in (left[1], right[1]) if high is not None]
