@@ -194,8 +194,9 @@ class Rules(Pass):
 
     def run(self, graph: Graph, context: Context) -> Graph:
         for _ in range(MAX_SWEEPS):
-            swept = self._sweep(graph, context)
+            swept = None if context.settled.get(self.name) is graph else self._sweep(graph, context)
             if swept is None:
+                context.settled[self.name] = graph
                 return graph
             graph = swept
         context.report.unfinished.append(self.name)

@@ -7,13 +7,12 @@ axes, with dims as coefficients, so that transposes, slices, broadcasts and resh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.records import dataclass
@@ -153,11 +152,12 @@ def offset_of(node: Expr) -> Linear:
     return Linear(access.const, access.axes, tuple(zip(others, access.scales)))
 
 
-def contiguous(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+@lru_cache(MOST_PLACES)
+def contiguous(shape: Shape) -> Shape:
     """Row-major strides in elements."""
     strides: list[Dim] = []
     step: Dim = 1
-    for extent in reversed(tuple(shape)):
+    for extent in reversed(shape):
         strides.append(step)
         step = dims.mul(step, extent)
     return tuple(reversed(strides))
