@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,7 @@ class Poly:
 
 Dim = int | Poly
 Shape = tuple[Dim, ...]
-Interval = tuple[int, int | None]
-"""Least and greatest value of a dim; None where there is no greatest."""
+Interval = tuple[int, int | None]  # least and greatest value; None where there is no greatest
 Bounds = Mapping[str, Interval]
 
 
@@ -430,17 +430,11 @@ def _bounds(dim: Poly, known: tuple[tuple[str, Interval], ...]) -> Interval:
     low_sum, high_sum = 0, 0
     unbounded_low = unbounded_high = False
     for monomial, coefficient in dim.terms:
-        low, high = 1, 1
-        open_high = False
-        for factor in monomial:
-            factor_low, factor_high = _factor_bounds(factor, known)
-            if factor_low < 0:
-                return -(1 << 62), None
-            low *= factor_low
-            if factor_high is None:
-                open_high = True
-            else:
-                high *= factor_high
+        factors = [_factor_bounds(factor, known) for factor in monomial]
+        if any(low < 0 for low, _ in factors):
+            return -(1 << 62), None
+        highs = [high for _, high in factors if high is not None]
+        low, high, open_high = prod(low for low, _ in factors), prod(highs), len(highs) < len(factors)
         if coefficient >= 0:
             low_sum += coefficient * low
             unbounded_high |= open_high
@@ -517,10 +511,10 @@ def _operand(tokens: list[str]) -> Dim:
 
 def of(value: object) -> Dim:
     """A Dim of an int, a dim, or text. Raises ShapeError."""
-    if type(value) is int:  # as most are
+    if type(value) is int or isinstance(value, Poly):
         return value
-    if isinstance(value, (Poly, str)):
-        return parse(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return parse(value)
     if not is_index(value):
         raise ShapeError(f"expected an int or a name as a dim, got {value!r}")
     return int(value.__index__())

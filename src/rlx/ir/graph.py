@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim, Poly, Shape
 from rlx.ir.expect import Equality
+from rlx.ir.inference import known_types, types_of
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
+from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, lookup
 from rlx.ir.printing import print_graph, same_graph
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
@@ -24,8 +24,6 @@ from rlx.ir.value import Node as Node
 from rlx.ir.value import Value as Value
 
 Scalar = bool | int | float | complex
-MOST_TYPES = 1 << 12
-"""Of nodes, by op and operands, that are remembered: nets have the same few again and again."""
 
 
 class Graph:
@@ -218,9 +216,9 @@ class Graph:
         operand_types = tuple([v.node.types[v.index] for v in inputs])
         try:
             if inputs and not regions:
-                types, noted = _known_types(op, operand_types, self.assumes_equal)
+                types, noted = known_types(op, operand_types, self.assumes_equal)
             else:
-                types, noted = _types(op, operand_types, self.assumes_equal, tuple(regions))
+                types, noted = types_of(op, operand_types, self.assumes_equal, tuple(regions))
         except RlxError as error:
             raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
@@ -419,31 +417,6 @@ def _same_types(some: Sequence[Value], others: Sequence[Value]) -> bool:
         if left is not right and left != right:
             return False
     return True
-
-
-def _types(
-    op: Op, operands: tuple[TensorType, ...], assumes_equal: bool, regions: tuple[Graph, ...] = ()
-) -> tuple[Types, tuple[Equality, ...]]:
-    """The types of an op's results, and what these take to be equal. Raises ShapeError, DTypeError, GraphError."""
-    with expect.noting(assumes_equal) as noted:
-        types = infer(op, operands, regions)
-        for each in types if isinstance(types, tuple) else (types,):
-            each.check()
-    return types, tuple(noted)
-
-
-_known_types = lru_cache(MOST_TYPES)(_types)
-
-
-def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:
-    """The op's type rule on operand types. Raises ShapeError, DTypeError."""
-    if len(regions) != op.regions:
-        raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
-    types_of_results = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
-    for of in types_of_results if isinstance(types_of_results, tuple) else (types_of_results,):
-        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
-            raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
-    return types_of_results
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
