@@ -8,7 +8,8 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.ir.graph import Graph, Value
-from rlx.ir.op import Constant, lookup
+from rlx.ir.op import Constant, Op, Types, lookup
+from rlx.ir.type import TensorType
 from rlx.ir.verify import verify
 
 
@@ -111,3 +112,34 @@ def test_prune_keeps_inputs_and_params() -> None:
 def test_dims_outside_of_the_range_are_refused(dim: int) -> None:
     with pytest.raises(rlx.ShapeError, match="expected dims in"):
         Graph().input("x", (dim,))
+
+
+def test_a_node_as_one_before_notes_its_own_dims_and_gets_its_own_error() -> None:
+    for _ in range(2):
+        g = Graph()
+        x, y = g.input("x", ("n", 3)), g.input("y", ("m", 3))
+        assert str((x + y).type) == "f32[broadcast(m, n), 3]"
+        assert [str(equality) for equality in g.equalities] == ["shapes do not broadcast along axis 0: n against m"]
+        assumed = Graph(assumes_equal=True)
+        total = assumed.input("x", ("n", 3)) + assumed.input("y", ("m", 3))
+        assert total.type.shape in (x.shape, y.shape)
+        wrong = g.input("wrong", (2, 2))
+        with pytest.raises(rlx.ShapeError, match=r"\[reshape\].*inputs 'wrong'"):
+            wrong.reshape(3)
+
+
+def test_layers_that_repeat_ask_the_type_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    rule = ops.transcendental.Exp.infer
+
+    def infer(self: Op, *types: TensorType) -> Types:
+        nonlocal asked
+        asked += 1
+        return rule(self, *types)
+
+    monkeypatch.setattr(ops.transcendental.Exp, "infer", infer)
+    g = Graph()
+    x = g.input("x", (3, 5, 7, 11, 13))
+    for _ in range(10):
+        x = ops.exp(x)
+    assert asked <= 1

@@ -13,7 +13,12 @@ from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpreter import evaluate
+from rlx.ir.rewriting import Context
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.verify import verify
+from rlx.kernel.ir.work import Work
+from rlx.kernel.passes.placement import Placement
 from support import run_on
 
 FORM = {"strides": (1, 1), "dilations": (1, 1), "low": (1, 1), "high": (1, 1)}
@@ -71,3 +76,32 @@ def test_copies_are_gone(symbolic: bool) -> None:
     assert copies(padded) == ["pad"]  # that of the input
     assert copies(joined) == ["pad"]
     assert copies(twice) == ["pad", "concat", "concat"]
+
+
+def test_kernels_are_looked_at_as_often_as_their_buffers_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a copy can go is asked of the kernels that touch its buffers, not of all."""
+
+    def looks(count: int) -> int:
+        g = Graph()
+        x = g.input("x", (2, 3, 9, 11))
+        w = [weight(g, "c" * (i + 3), 6 + i, 3, 3, 3) for i in range(2)]
+        for number in range(count):
+            parts = [ops.conv(x * number, each, **FORM) for each in w]
+            g.output(ops.exp(ops.concat(*parts, axis=1)), name=f"y{number}")
+        program, _ = program_of(g, isa.detect(), Options(disable=frozenset(["placement"])))
+        asked = 0
+
+        def owns_kernels(self: Work) -> bool:
+            nonlocal asked
+            asked += 1
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LoopNest, "owns_kernels", property(owns_kernels), raising=False)
+            patch.setattr(Contraction, "owns_kernels", property(owns_kernels), raising=False)
+            context = Context()
+            Placement().run(program, context)
+        assert context.report.rewrites["placement/copy"] >= 2 * count
+        return asked
+
+    assert looks(16) <= 5 * looks(4)

@@ -71,6 +71,7 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "winograd": convolution,
     "long-reductions": lambda g: ops.reduce_sum(ops.square(g.input("x", (600, 300))), axes=(0, 1)),
     "borders": lambda g: ops.pad(ops.exp(g.input("x", (4, 8))), low=(1, 0), high=(2, 3), value=0.5),
+    "repeats": lambda g: ops.resize(g.input("x", (3, 8, 8)), axes=(1, 2), sizes=(16, 16), up=(2, 2), down=(1, 1)),
     "placement": lambda g: two_convolutions(g),
     "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }

@@ -13,7 +13,7 @@ import pytest
 from ops.cases import Case, cases_of_every_op
 from rlx.errors import RlxError
 from rlx.ir import dtype as dtypes
-from rlx.ir.graph import infer
+from rlx.ir.inference import infer
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
 from rlx.ir.type import TensorType

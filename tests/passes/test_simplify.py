@@ -12,7 +12,7 @@ import rlx
 from rlx import ops
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
-from rlx.ir.op import Tolerance
+from rlx.ir.op import Elementwise, Op, Tolerance
 from rlx.ir.verify import verify
 from rlx.passes import canonical, simplify
 from rlx.passes.cse import Cse
@@ -20,7 +20,7 @@ from rlx.passes.dce import Dce
 from rlx.passes.driver import Context, Pass, Rules, run_passes
 from rlx.passes.fold import Fold
 from rlx.passes.merge_dots import MergeDots
-from rlx.passes.pattern import Const, Is, Var
+from rlx.passes.pattern import Const, Is, Var, Where
 from rlx.passes.pipeline import optimise
 from rlx.passes.precision import Precision
 from support import assert_close, run_on
@@ -287,14 +287,33 @@ def test_patterns_capture_and_compare() -> None:
     a, b = Var("a"), Var("b")
     add = ops.elementwise.Add
     assert [f["a"] for f in Is(add, a, b).find(x + y, {})] == [x, y]
-    assert next(Is(add, Const(2, name="c"), a).find(x + 2.0, {}))["a"] == x
+    assert next(iter(Is(add, Const(2, name="c"), a).find(x + 2.0, {})))["a"] == x
     assert not list(Is(add, a, a).find(x + y, {}))
     assert list(Is(add, a, a).find(x + x, {}))
     assert not list(Is(add, a, Const(0.0)).find(x + -0.0, {}))
     twice = ops.exp(x)
     root = twice + twice
     assert not list(Is(add, Is(ops.transcendental.Exp, a, once=True), b).find(root, {}))
-    assert next(Is(ops.shape.Transpose, a, permutation=Var("p")).find(x[None].T, {}))["p"] == (1, 0)
+    assert next(iter(Is(ops.shape.Transpose, a, permutation=Var("p")).find(x[None].T, {})))["p"] == (1, 0)
+
+
+def test_rules_are_asked_of_nodes_whose_ops_they_name() -> None:
+    asked: list[str] = []
+
+    def search(value: Value) -> None:
+        asked.append(value.name)
+
+    rules = Rules("asking")
+    rules.add("spread", Where(Elementwise, search, operand=ops.shape.BroadcastTo), lambda root: root)
+    graph = Graph()
+    x = graph.input("x", (2, 3))
+    total = ops.add(x, ops.broadcast_to(x[0], shape=(2, 3)))
+    graph.output(ops.reduce_sum(ops.exp(total), axes=(0,)), name="y")
+    rules.run(graph, Context(stop_at=-1))
+    assert asked == [total.name]
+    rules.add("axes", Where(Op, search, attribute="axes"), lambda root: root)
+    rules.run(graph, Context(stop_at=-1))
+    assert [name.rpartition("_")[0] for name in asked] == ["add", "add", "reduce_sum"]
 
 
 def test_numbers_are_narrowed_before_they_move_where_all_that_read_them_want_them_narrow() -> None:

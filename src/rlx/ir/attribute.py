@@ -63,7 +63,7 @@ def converter(annotation: str) -> Convert:
         annotation = "tuple[Dim, ...]"
     if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
         each = converter(annotation[len("tuple[") : -len(", ...]")])
-        return lambda value: tuple(each(part) for part in _sequence(value))
+        return lambda value: tuple([each(part) for part in _sequence(value)])
     if annotation not in _SIMPLE:
         raise GraphError(f"expected an attribute of one of the kinds {', '.join(_SIMPLE)}, got {annotation}")
     return _SIMPLE[annotation]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,8 @@ class Poly:
 
 Dim = int | Poly
 Shape = tuple[Dim, ...]
-Bounds = Mapping[str, tuple[int, int | None]]
+Interval = tuple[int, int | None]  # least and greatest value; None where there is no greatest
+Bounds = Mapping[str, Interval]
 
 
 def _from_terms(terms: Mapping[Monomial, int]) -> Dim:
@@ -418,24 +420,21 @@ def _rebuilt(dim: Dim, named: Callable[[str], Dim], functions: Mapping[str, Call
     return total
 
 
-def bounds(dim: Dim, known: Bounds) -> tuple[int, int | None]:
+def bounds(dim: Dim, known: Bounds) -> Interval:
     """Least and greatest value (None = unbounded; a least value that is unbounded comes as a very negative int)."""
-    if isinstance(dim, int):
-        return dim, dim
+    return (dim, dim) if isinstance(dim, int) else _bounds(dim, tuple(known.items()))
+
+
+@lru_cache(MOST_KEPT)
+def _bounds(dim: Poly, known: tuple[tuple[str, Interval], ...]) -> Interval:
     low_sum, high_sum = 0, 0
     unbounded_low = unbounded_high = False
     for monomial, coefficient in dim.terms:
-        low, high = 1, 1
-        open_high = False
-        for factor in monomial:
-            factor_low, factor_high = _factor_bounds(factor, known)
-            if factor_low < 0:
-                return -(1 << 62), None
-            low *= factor_low
-            if factor_high is None:
-                open_high = True
-            else:
-                high *= factor_high
+        factors = [_factor_bounds(factor, known) for factor in monomial]
+        if any(low < 0 for low, _ in factors):
+            return -(1 << 62), None
+        highs = [high for _, high in factors if high is not None]
+        low, high, open_high = prod(low for low, _ in factors), prod(highs), len(highs) < len(factors)
         if coefficient >= 0:
             low_sum += coefficient * low
             unbounded_high |= open_high
@@ -447,10 +446,10 @@ def bounds(dim: Dim, known: Bounds) -> tuple[int, int | None]:
     return (-(1 << 62) if unbounded_low else low_sum), (None if unbounded_high else high_sum)
 
 
-def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
+def _factor_bounds(factor: Factor, known: tuple[tuple[str, Interval], ...]) -> Interval:
     if isinstance(factor, str):
-        return known.get(factor, (0, None))
-    left, right = bounds(factor.left, known), bounds(factor.right, known)
+        return dict(known).get(factor, (0, None))
+    left, right = ((d, d) if isinstance(d, int) else _bounds(d, known) for d in (factor.left, factor.right))
     match factor.function:
         case "min":
             highs = [high for high in (left[1], right[1]) if high is not None]
@@ -512,8 +511,10 @@ def _operand(tokens: list[str]) -> Dim:
 
 def of(value: object) -> Dim:
     """A Dim of an int, a dim, or text. Raises ShapeError."""
-    if isinstance(value, (Poly, str)):
-        return parse(value) if isinstance(value, str) else value
+    if type(value) is int or isinstance(value, Poly):
+        return value
+    if isinstance(value, str):
+        return parse(value)
     if not is_index(value):
         raise ShapeError(f"expected an int or a name as a dim, got {value!r}")
     return int(value.__index__())

@@ -334,17 +334,19 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 def walk(roots: Sequence[Expr], below: Callable[[Expr], bool] | None = None) -> list[Expr]:
     """Every node below the roots, arguments first, each once; not below nodes where `below` is false."""
     seen: set[int] = set()
+    done: set[int] = set()
     order: list[Expr] = []
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    stack = [*reversed(roots)]
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif id(node) not in seen:
+        node = stack[-1]
+        if id(node) not in seen and node.args and (below is None or below(node)):
             seen.add(id(node))
-            stack.append((node, True))
-            if below is None or below(node):
-                stack.extend((a, False) for a in reversed(node.args))
+            stack.extend(node.args[::-1])
+            continue
+        stack.pop()
+        if id(node) not in done:
+            done.add(id(node))
+            order.append(node)
     return order
 
 

@@ -14,8 +14,9 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim, Poly, Shape
 from rlx.ir.expect import Equality
+from rlx.ir.inference import known_types, types_of
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
+from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, lookup
 from rlx.ir.printing import print_graph, same_graph
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
@@ -212,13 +213,14 @@ class Graph:
             count = str(least) if least == most else f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}"
             named = f" ({', '.join(op.operand_names)})" if op.operand_names else ""
             raise GraphError(f"[{op.name}] expected {count} operands{named}, got {len(inputs)}{_at(label, inputs)}")
-        with expect.noting(self.assumes_equal) as noted:
-            try:
-                types = infer(op, tuple(v.type for v in inputs), tuple(regions))
-                for result_type in types if isinstance(types, tuple) else (types,):
-                    result_type.check()
-            except RlxError as error:
-                raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
+        operand_types = tuple([v.node.types[v.index] for v in inputs])
+        try:
+            if inputs and not regions:
+                types, noted = known_types(op, operand_types, self.assumes_equal)
+            else:
+                types, noted = types_of(op, operand_types, self.assumes_equal, tuple(regions))
+        except RlxError as error:
+            raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
         self._note((*noted, *inside))
         several = types if isinstance(types, tuple) else (types,)
@@ -417,17 +419,6 @@ def _same_types(some: Sequence[Value], others: Sequence[Value]) -> bool:
     return True
 
 
-def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:
-    """The op's type rule on operand types. Raises ShapeError, DTypeError."""
-    if len(regions) != op.regions:
-        raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
-    types_of_results = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
-    for of in types_of_results if isinstance(types_of_results, tuple) else (types_of_results,):
-        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
-            raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
-    return types_of_results
-
-
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
     input_names = ", ".join(repr(v.name) for v in inputs)
     place = f", at node {label!r}" if label else ""
@@ -476,7 +467,7 @@ def call(
         raise GraphError(f"[{name}] expected a value of a graph among the operands{needed}, got {kinds}: {made}")
     if name == "select":
         model = next((o for o in arguments[1:] if isinstance(o, Value)), model)
-    values = tuple(as_value(model, operand) for operand in arguments)
+    values = tuple([as_value(model, operand) for operand in arguments])
     return model.graph.add(op, *values, source=source, regions=regions)
 
 

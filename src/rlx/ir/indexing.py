@@ -14,8 +14,8 @@ def resolve_reshape(shape: Shape, target: Shape) -> Shape:
     """`target` with its one -1 worked out. Raises ShapeError."""
     if target.count(-1) > 1:
         raise ShapeError(f"[reshape] expected at most one -1, got {list(target)}")
-    total = dims.product(shape)
     if -1 in target:
+        total = dims.product(shape)
         rest = dims.product(d for d in target if d != -1)
         inferred = dims.exact_div(total, rest) if rest != 0 else (0 if total == 0 else None)
         if inferred is None and isinstance(total, int) and isinstance(rest, int):

@@ -12,7 +12,8 @@ from rlx import interrupt
 from rlx.errors import GraphError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir.graph import Graph, Node, infer
+from rlx.ir.graph import Graph, Node
+from rlx.ir.inference import infer
 from rlx.ir.literal import Array
 from rlx.ir.op import Input, Measured, Op, Param
 from rlx.ir.substitute import type_with_dims, with_dims

@@ -38,6 +38,8 @@ class Context:
         self.disable = frozenset(disable) | frozenset(flags.disable())
         self.left = limit if limit >= 0 else sys.maxsize
         self.report = Report()
+        self.settled: dict[str, object] = {}
+        """The graph in which a pass has last found nothing to rewrite."""
         self.verbose = logs.wanted(logs.REWRITES, "rewrites")
 
     @classmethod

@@ -19,7 +19,8 @@ from collections import Counter
 from rlx.errors import GraphError, RlxError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
-from rlx.ir.graph import Graph, Node, Value, infer
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.inference import infer
 from rlx.ir.op import Measured, Param, State
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -34,6 +35,8 @@ MODES = ("nearest", "linear", "cubic")
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
 )  # fmt: skip
+PERIODIC = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
+"""Those in which a whole scale does the same to every element."""
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _MAX_DENOMINATOR = 1 << 20
 
@@ -213,6 +216,18 @@ class Line:
                 at = -floor_divide(d - 2 * n, 2 * d)
         return clamp(at, 0, self.number(n, self.extent) - 1)
 
+    @property
+    def times(self) -> int:
+        """How often every element comes, one after the other, if the nearest ones of x are just these; else 0."""
+        times = dims.exact_div(self.up, self.down)
+        if self.op.coordinates not in PERIODIC or not isinstance(times, int) or times < 1:
+            return 0
+        if self.size != dims.mul(self.extent, times):
+            return 0
+        few = replace(self, extent=3, size=3 * times, up=times, down=1)
+        index = few.nearest_index(*few.place(np.arange(3 * times)))
+        return times if bool((index == np.arange(3 * times) // times).all()) else 0
+
     # weighted sums
 
     def taps(self, x: Any, dtype: DType) -> list[tuple[Any, Any]]:
@@ -278,7 +293,9 @@ class Line:
         graph = x.graph
         at: Any = np.arange(dims.evaluate(self.size, {})) if self.is_known else self.positions(graph)
         if self.op.mode == "nearest":
-            return build.gather(x, _constant(graph, self.nearest_index(*self.place(at))), axis=self.axis)
+            times = 0 if self.is_known else self.times
+            index = build.div(at, times) if times else self.nearest_index(*self.place(at))
+            return build.gather(x, _constant(graph, index), axis=self.axis)
         if self.op.antialias:
             return self._spread(x, at)
         total: Value | None = None

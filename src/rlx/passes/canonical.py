@@ -31,23 +31,23 @@ def _with(root: Value, graph: Graph, *operands: Value, **changes: object) -> Val
 
 
 def _negative_axis(root: Value) -> Found | None:
-    axis = getattr(root.op, "axis", None)
+    axis = getattr(root.op, "axis")  # noqa: B009
     return {"inputs": root.node.inputs} if isinstance(axis, int) and axis < 0 and root.node.inputs else None
 
 
-@rules.rule("axis-from-the-front", Where(Op, _negative_axis))
+@rules.rule("axis-from-the-front", Where(Op, _negative_axis, attribute="axis"))
 def axis_from_the_front(inputs: tuple[Value, ...], root: Value, graph: Graph) -> Value:
     return _with(root, graph, *inputs, axis=getattr(root.op, "axis") % root.node.inputs[0].rank)  # noqa: B009
 
 
 def _unsorted_axes(root: Value) -> Found | None:
-    axes = getattr(root.op, "axes", None)
+    axes = getattr(root.op, "axes")  # noqa: B009
     if not isinstance(axes, tuple) or not root.node.inputs:
         return None
     return {"inputs": root.node.inputs} if any(a < 0 for a in axes) or list(axes) != sorted(axes) else None
 
 
-@rules.rule("axes-from-the-front", Where(Op, _unsorted_axes))
+@rules.rule("axes-from-the-front", Where(Op, _unsorted_axes, attribute="axes"))
 def axes_from_the_front(inputs: tuple[Value, ...], root: Value, graph: Graph) -> Value:
     axes = tuple(sorted(a % inputs[0].rank for a in getattr(root.op, "axes")))  # noqa: B009
     return _with(root, graph, *inputs, axes=axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Input, Op, Param
 from rlx.passes.driver import Context, Pass, Rebuild
 from rlx.passes.pattern import COMMUTATIVE
@@ -18,39 +18,37 @@ class Cse(Pass):
     name = "cse"
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        if not _has_twins(graph):
+        twins = self._twins(graph, context)
+        if not twins:
             return graph
         rebuild = Rebuild(graph)
-        first: dict[Key, Node] = {}
         for node in graph.nodes:
-            if node.regions or isinstance(node.op, (Input, Param)):
-                rebuild.keep(node)
-                continue
-            key = _key(node.op, tuple(rebuild[v] for v in node.inputs))
-            twin = first.setdefault(key, node)
-            if twin is node or not context.spend(self.name, "merge", node):
+            twin = twins.get(id(node))
+            if twin is None:
                 rebuild.keep(node)
             else:
                 rebuild.replace(node, *(rebuild[v] for v in twin.outputs), first=len(rebuild.new.nodes))
         return rebuild.finish()
 
+    def _twins(self, graph: Graph, context: Context) -> dict[int, Node]:
+        """Of each node that computes what an earlier one does, by its id, the first such node."""
+        twins: dict[int, Node] = {}
+        first: dict[Key, Node] = {}
+        for node in graph.nodes:
+            if node.regions or isinstance(node.op, (Input, Param)):
+                continue
+            inputs = [(id(twins.get(id(v.node), v.node)), v.index) for v in node.inputs]
+            twin = first.setdefault(_key(node.op, inputs), node)
+            if twin is not node and context.spend(self.name, "merge", node):
+                twins[id(node)] = twin
+        return twins
 
-def _has_twins(graph: Graph) -> bool:
-    """A cheap look for the first pair; pairs that only merging uncovers follow from one that is there."""
-    seen: set[Key] = set()
-    for node in graph.nodes:
-        if not node.regions and not isinstance(node.op, (Input, Param)):
-            key = _key(node.op, node.inputs)
-            if key in seen:
-                return True
-            seen.add(key)
-    return False
 
-
-def _key(op: Op, inputs: tuple[Value, ...]) -> Key:
+def _key(op: Op, inputs: list[tuple[int, int]]) -> Key:
+    """What is equal of ops that compute the same on results of nodes, given by the node's id and their numbers."""
     if isinstance(op, COMMUTATIVE):
-        inputs = tuple(sorted(inputs, key=lambda v: (id(v.node), v.index)))
-    return (type(op), *(exact(value) for value in op.attributes().values()), *inputs)
+        inputs.sort()
+    return (type(op), *map(exact, vars(op).values()), *inputs)
 
 
 def exact(attribute: object) -> object:
@@ -58,5 +56,5 @@ def exact(attribute: object) -> object:
     if isinstance(attribute, float):
         return ("float", "nan" if math.isnan(attribute) else attribute.hex())
     if isinstance(attribute, tuple):
-        return tuple(exact(part) for part in attribute)
+        return tuple([exact(part) for part in attribute])
     return (type(attribute), attribute)

@@ -11,6 +11,7 @@ import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import ClassVar
 
 from rlx import flags, logs
@@ -23,6 +24,8 @@ from rlx.passes.pattern import Found, Pattern
 from rlx.records import dataclass
 
 __all__ = ["Context", "Pass", "Rebuild", "Report", "Rule", "Rules", "run_passes"]
+KNOWN_KINDS = 1 << 12
+"""Ops with the ops of their operands of which a pass remembers what rules they may match."""
 MAX_SWEEPS = 64  # rounds of one pass over one graph; a pass that needs more has rules that undo each other
 
 
@@ -138,8 +141,6 @@ class Rule:
 
     def match(self, root: Value) -> Found | None:
         """The first match that the condition admits."""
-        if not self.pattern.admits(root):
-            return None
         for match in self.pattern.find(root, {}):
             match["root"] = root
             if self.when is None or self.when(**{name: match[name] for name in self.asks}):
@@ -153,7 +154,7 @@ class Rules(Pass):
     def __init__(self, name: str) -> None:
         self.name = name
         self.rules: list[Rule] = []
-        self._by_op: dict[type[Op], tuple[Rule, ...]] = {}
+        self._rules_for = lru_cache(KNOWN_KINDS)(self._find_rules)
 
     def add(
         self,
@@ -168,7 +169,7 @@ class Rules(Pass):
         takes = tuple(inspect.signature(rewrite).parameters)
         asks = tuple(inspect.signature(when).parameters) if when else ()
         self.rules.append(Rule(name, pattern, rewrite, when, takes, asks))
-        self._by_op.clear()
+        self._rules_for.cache_clear()
 
     def rule(
         self, name: str, pattern: Pattern, when: Callable[..., bool] | None = None
@@ -181,18 +182,21 @@ class Rules(Pass):
 
         return register
 
-    def rules_for(self, op: type[Op]) -> tuple[Rule, ...]:
-        """The rules whose root may be this op."""
-        rules = self._by_op.get(op)
-        if rules is None:
-            rules = tuple(rule for rule in self.rules if issubclass(op, rule.pattern.roots))
-            self._by_op[op] = rules
-        return rules
+    def rules_for(self, node: Node) -> tuple[Rule, ...]:
+        """The rules that a node may match, as far as its op and those of its operands tell."""
+        if len(node.types) != 1:
+            return ()
+        kinds: list[type] = [type(node.op), *[type(value.node.op) for value in node.inputs]]
+        return self._rules_for(*kinds)
+
+    def _find_rules(self, root: type[Op], *operands: type[Op]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.pattern.admits(root, operands))
 
     def run(self, graph: Graph, context: Context) -> Graph:
         for _ in range(MAX_SWEEPS):
-            swept = self._sweep(graph, context)
+            swept = None if context.settled.get(self.name) is graph else self._sweep(graph, context)
             if swept is None:
+                context.settled[self.name] = graph
                 return graph
             graph = swept
         context.report.unfinished.append(self.name)
@@ -205,10 +209,8 @@ class Rules(Pass):
         applied = 0
         for i, node in enumerate(graph.nodes):
             replaced = False
-            rules = self.rules_for(type(node.op)) if len(node.types) == 1 else ()
-            root = Value(node, 0) if rules else None
-            for rule in rules:
-                match = rule.match(root) if root is not None and rule.name in live and context.left > 0 else None
+            for rule in self.rules_for(node):
+                match = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
                 if match is None:
                     continue
                 if rebuild is None:

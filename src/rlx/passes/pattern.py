@@ -9,7 +9,8 @@ A match is a dict from names to Values and attributes. A name that comes twice m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,12 @@ class Pattern(ABC):
     named: frozenset[str] = frozenset()
 
     @abstractmethod
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
         """Every way to match, given what is captured already."""
 
-    def admits(self, value: Value) -> bool:
-        """False for most values that do not match: a quick look, before `find` takes its time."""
-        return True
+    def admits(self, root: type[Op], operands: Sequence[type[Op]]) -> bool:
+        """Whether a node of this op, on results of such ops, may match."""
+        return issubclass(root, self.roots)
 
 
 class Var(Pattern):
@@ -45,10 +46,9 @@ class Var(Pattern):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
         captured = capture(match, self.name, value)
-        if captured is not None:
-            yield captured
+        return () if captured is None else (captured,)
 
 
 def capture(match: Found, name: str, what: Any) -> Found | None:
@@ -71,17 +71,16 @@ class Const(Pattern):
         self.name = name
         self.where = where
 
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
         array = value.constant
         if array is None or array.size == 0:
-            return
+            return ()
         if self.equals is not None and not is_all(array, self.equals):
-            return
+            return ()
         if self.where is not None and not self.where(array):
-            return
+            return ()
         captured = match if self.name is None else capture(match, self.name, value)
-        if captured is not None:
-            yield captured
+        return () if captured is None else (captured,)
 
 
 def is_all(array: Array, number: float) -> bool:
@@ -113,50 +112,45 @@ class Is(Pattern):
         self.attributes = attributes
         self.named = frozenset([] if name is None else [name]).union(*(pattern.named for pattern in operands))
 
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
         op, inputs = value.op, value.node.inputs
         if not isinstance(op, self.roots) or (self.operands and len(inputs) != len(self.operands)):
-            return
+            return ()
         captured: Found | None = match
         if self.name is not None:
             captured = capture(match, self.name, value)
-        if captured is None:
-            return
         for attribute, expected in self.attributes.items():
+            if captured is None:
+                return ()
             have = getattr(op, attribute)
             if isinstance(expected, Var):
                 captured = capture(captured, expected.name, have)
-                if captured is None:
-                    return
             elif type(have) is not type(expected) or have != expected:
-                return
-        if self.once and value.graph.use_count(value) != 1:
-            return
-        yield from self._operands(inputs, captured, 0) if self.operands else iter((captured,))
-        if len(self.operands) == 2 and isinstance(op, COMMUTATIVE):
-            yield from self._operands(inputs[::-1], captured, 0)
+                return ()
+        if captured is None or (self.once and value.graph.use_count(value) != 1):
+            return ()
+        if not self.operands:
+            return (captured,)
+        if len(inputs) == 2 and isinstance(op, COMMUTATIVE):
+            return chain(self._operands(inputs, captured), self._operands(inputs[::-1], captured))
+        return self._operands(inputs, captured)
 
-    def admits(self, value: Value) -> bool:
-        operands, inputs = self.operands, value.node.inputs
-        if not operands:
-            return True
-        if len(inputs) != len(operands):
+    def admits(self, root: type[Op], operands: Sequence[type[Op]]) -> bool:
+        if not issubclass(root, self.roots):
             return False
-        for operand, pattern in zip(inputs, operands):
-            if not isinstance(operand.node.op, pattern.roots):
-                break
-        else:
+        if not self.operands:
             return True
-        if len(operands) != 2 or not isinstance(value.node.op, COMMUTATIVE):
-            return False
-        return isinstance(inputs[0].node.op, operands[1].roots) and isinstance(inputs[1].node.op, operands[0].roots)
+        orders = (operands, operands[::-1]) if len(operands) == 2 and issubclass(root, COMMUTATIVE) else (operands,)
+        return len(operands) == len(self.operands) and any(
+            all(issubclass(op, pattern.roots) for op, pattern in zip(order, self.operands)) for order in orders
+        )
 
-    def _operands(self, inputs: tuple[Value, ...], match: Found, at: int) -> Iterator[Found]:
-        if at == len(inputs):
-            yield match
-            return
-        for captured in self.operands[at].find(inputs[at], match):
-            yield from self._operands(inputs, captured, at + 1)
+    def _operands(self, inputs: tuple[Value, ...], match: Found, at: int = 0) -> Iterable[Found]:
+        """Every way to match the operands from one on."""
+        found = self.operands[at].find(inputs[at], match)
+        if at + 1 == len(inputs):
+            return found
+        return (whole for captured in found for whole in self._operands(inputs, captured, at + 1))
 
 
 class Either(Pattern):
@@ -167,20 +161,33 @@ class Either(Pattern):
         self.roots = tuple(root for pattern in patterns for root in pattern.roots)
         self.named = frozenset().union(*(pattern.named for pattern in patterns))
 
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
-        for pattern in self.patterns:
-            yield from pattern.find(value, match)
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
+        return (found for pattern in self.patterns for found in pattern.find(value, match))
 
 
 class Where(Pattern):
-    """What a function finds: for shapes of graph that patterns cannot say."""
+    """What a function finds: for shapes of graph that patterns cannot say. It is asked about values of these ops that
+    have the `attribute`, if one is named, and an operand made by the op `operand`."""
 
-    def __init__(self, ops: type[Op] | tuple[type[Op], ...], search: Callable[[Value], Found | None]) -> None:
+    def __init__(
+        self,
+        ops: type[Op] | tuple[type[Op], ...],
+        search: Callable[[Value], Found | None],
+        attribute: str | None = None,
+        operand: type[Op] | None = None,
+    ) -> None:
         self.roots = ops if isinstance(ops, tuple) else (ops,)
         self.search = search
+        self.attribute = attribute
+        self.operand = operand
 
-    def find(self, value: Value, match: Found) -> Iterator[Found]:
-        if isinstance(value.op, self.roots):
-            captures = self.search(value)
-            if captures is not None:
-                yield {**match, **captures}
+    def admits(self, root: type[Op], operands: Sequence[type[Op]]) -> bool:
+        return (
+            super().admits(root, operands)
+            and (self.attribute is None or self.attribute in root.attribute_names)
+            and (self.operand is None or any(issubclass(op, self.operand) for op in operands))
+        )
+
+    def find(self, value: Value, match: Found) -> Iterable[Found]:
+        captures = self.search(value) if isinstance(value.op, self.roots) else None
+        return () if captures is None else ({**match, **captures},)

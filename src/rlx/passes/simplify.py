@@ -287,7 +287,7 @@ def _joined(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
     return tuple(shape)
 
 
-@rules.rule("operand-broadcasts-by-itself", Where(Elementwise, _spread_operand))
+@rules.rule("operand-broadcasts-by-itself", Where(Elementwise, _spread_operand, operand=BroadcastTo))
 def bare_operand(operands: tuple[Value, ...], root: Value, graph: Graph) -> Value:
     result = graph.add(root.op, *operands)
     assert isinstance(result, Value)

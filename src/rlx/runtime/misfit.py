@@ -73,7 +73,7 @@ def _cut(name: str, most: int) -> str:
 
 def _noted_by(equality: Equality, graph: Callable[[], Graph]) -> Node | None:
     """The node whose type rule takes these dims to be equal; None where no node does, or the graph cannot be read."""
-    from rlx.ir.graph import infer
+    from rlx.ir.inference import infer
 
     try:
         read = graph()

@@ -240,6 +240,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.kernel.passes.pack import Pack
     from rlx.kernel.passes.pack_blocks import PackBlocks
     from rlx.kernel.passes.placement import Placement
+    from rlx.kernel.passes.repeats import Repeats
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
@@ -255,6 +256,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         clock.lap("passes")
     passes = (
         Borders(),
+        Repeats(),
         Operands(lambda work, packed: gemm.takes(replace(work, packed=int(packed)), isa)),
         Winograd(lambda work: winograd.panel_width(work, isa)),
         PackBlocks(lambda work: gemm.panels(work, isa)),

@@ -167,11 +167,13 @@ class Body:
         def known(part: Expr) -> Reg | None:
             return self._find(("vector?", axis, part))
 
-        for part in ex.walk([node], below=lambda part: known(part) is None and not _lies_along(part, axis)):
-            if known(part) is None:
-                self._remember(("vector?", axis, part), Reg("", dtypes.bool_, self._is_vector(part, axis, known)))
         register = known(node)
-        assert register is not None
+        if register is None:
+            for part in ex.walk([node], below=lambda part: known(part) is None and not _lies_along(part, axis)):
+                register = known(part) or self._remember(
+                    ("vector?", axis, part), Reg("", dtypes.bool_, self._is_vector(part, axis, known))
+                )
+        assert register is not None  # the last part is the node itself
         return register.vector
 
     def _is_vector(self, node: Expr, axis: int, known: Callable[[Expr], Reg | None]) -> bool:
@@ -188,13 +190,10 @@ class Body:
     def gen(self, node: Expr) -> Reg:
         """The register that holds an expression."""
         register = self._made(node)
-        if register is not None:
-            return register
-        for part in ex.walk([node], below=lambda part: self._made(part) is None):
-            if self._made(part) is None:
-                self.remember(part, self._make(part))
-        register = self._made(node)
-        assert register is not None
+        if register is None:
+            for part in ex.walk([node], below=lambda part: self._made(part) is None):
+                register = self._made(part) or self.remember(part, self._make(part))
+        assert register is not None  # the last part is the node itself
         return register
 
     def _made(self, node: Expr) -> Reg | None:

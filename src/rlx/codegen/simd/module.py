@@ -9,7 +9,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
+from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, repeat, transpose, winograd
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES, Code, Entry
 from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module, Target
 from rlx.codegen.simd.isa import Isa
@@ -67,7 +67,7 @@ Scheduler = Callable[[Any, Isa], Scheduled | None]
 
 def _loops(work: LoopNest, isa: Isa) -> Scheduled:
     plain = loops.schedule(work, isa)
-    return transpose.schedule(plain, isa.lanes) or plain
+    return repeat.schedule(plain, isa.lanes) or transpose.schedule(plain, isa.lanes) or plain
 
 
 def _contraction(work: Contraction, isa: Isa) -> Scheduled:

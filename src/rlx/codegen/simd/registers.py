@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
@@ -14,8 +14,7 @@ from rlx.ir.expr import Expr
 UNSUPPORTED = "complex numbers"
 
 
-@dataclass(frozen=True)
-class Reg:
+class Reg(NamedTuple):
     """A value in a register: its SSA name or literal, dtype, and whether it is a vector."""
 
     name: str
@@ -23,8 +22,7 @@ class Reg:
     vector: bool
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """The axis along which vectors lie, and a mask (`<lanes x i1>`) of positions that are inside."""
 
     axis: int

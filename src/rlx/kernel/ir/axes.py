@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -11,7 +12,8 @@ from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Access, Linear, index_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 
-Coefficients = Callable[[int], Dim]
+MOST_NESTS = 1 << 10
+"""That are remembered: layers of a net repeat."""
 
 
 def bodies_of(stages: Sequence[Statement]) -> list[Expr]:
@@ -50,6 +52,7 @@ def joinable(outer: int, extent_of_inner: Dim, places: Sequence[Access | Linear]
     return all(p.coefficient(outer) == dims.mul(p.coefficient(outer + 1), extent_of_inner) for p in places)
 
 
+@lru_cache(MOST_NESTS)
 def collapse(nest: LoopNest) -> LoopNest:
     """Joins axes within the outer and within the inner ones, and drops axes of extent 1."""
     extents = [*nest.outer, *nest.inner]

@@ -7,15 +7,18 @@ axes, with dims as coefficients, so that transposes, slices, broadcasts and resh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.records import dataclass
+
+MOST_PLACES = 1 << 12
+"""That are remembered: kernels of a program find their elements in the same few ways."""
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -99,6 +102,15 @@ def linear(index: Expr) -> Linear:
     return Linear(0, (), ((index, 1),))
 
 
+@lru_cache(MOST_PLACES)
+def place(index: tuple[Expr, ...], strides: tuple[Dim, ...], start: Dim = 0) -> Linear:
+    """start + Σ index·stride."""
+    offset = Linear(start)
+    for part, stride in zip(index, strides):
+        offset = offset.plus(linear(part).times(stride))
+    return offset
+
+
 def index_of(line: Linear) -> Expr:
     """The expression of a linear index."""
     total: Expr | None = None if line.const == 0 and (line.axes or line.others) else dim_value(line.const)
@@ -140,11 +152,12 @@ def offset_of(node: Expr) -> Linear:
     return Linear(access.const, access.axes, tuple(zip(others, access.scales)))
 
 
-def contiguous(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+@lru_cache(MOST_PLACES)
+def contiguous(shape: Shape) -> Shape:
     """Row-major strides in elements."""
     strides: list[Dim] = []
     step: Dim = 1
-    for extent in reversed(tuple(shape)):
+    for extent in reversed(shape):
         strides.append(step)
         step = dims.mul(step, extent)
     return tuple(reversed(strides))

@@ -4,6 +4,8 @@ different places, or from them, are equal work."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from rlx.ir import expr as ex
@@ -14,8 +16,12 @@ from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.winograd import WinogradConvolution
 from rlx.kernel.ir.work import Work
 
+MOST_WORKS = 1 << 10
+"""That are remembered: layers of a net repeat."""
 
-def at_origins(work: Work) -> tuple[Work, dict[int, int]]:
+
+@lru_cache(MOST_WORKS)
+def at_origins(work: Work) -> tuple[Work, Mapping[int, int]]:
     """Loop nests and products with each slot's least constant offset taken from all its accesses, and these offsets by
     slot, in elements. Slots with an offset that only a run knows stay as they are; so does other work, and work that
     looks up where it writes."""

@@ -12,7 +12,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Constant, Input, State
-from rlx.kernel.ir.index import Linear, axis, linear
+from rlx.kernel.ir.index import Linear, axis, place
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program
 from rlx.kernel.ir.work import Work
@@ -118,10 +118,7 @@ class LoweringContext:
 
     def offset(self, value: Value, index: Index) -> Linear:
         """Where an element of a value lies in its buffer."""
-        offset = Linear()
-        for part, stride in zip(index, self.memory.strides(value)):
-            offset = offset.plus(linear(part).times(stride))
-        return offset
+        return place(index, self.memory.strides(value))
 
     # kernels
 

@@ -13,7 +13,7 @@ from rlx.ir.graph import Node, Value
 from rlx.ir.op import LEAVES, Elementwise
 from rlx.kernel.lower.facts import Facts
 from rlx.kernel.lower.growth import MOST_INSTRUCTIONS, instructions
-from rlx.kernel.lower.index import key_of
+from rlx.kernel.lower.index import is_listed, key_of
 from rlx.kernel.lower.materialise import GATHERS, Materialised
 from rlx.kernel.lower.table import kind_of
 from rlx.ops.control import Control
@@ -246,6 +246,8 @@ class _Grouping:
             reached: set[int] = set()
             spread = repeats = False
             for user in self.facts.uses(value):
+                if is_listed(user, value):
+                    continue
                 group = self.owner.get(id(user))
                 if group is not None:
                     reached.add(id(group))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
+import numpy as np
+
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import Expr
-from rlx.ir.graph import Value
+from rlx.ir.graph import Node, Value
 from rlx.ir.op import Constant, Elementwise
-from rlx.kernel.ir.index import Linear, contiguous, dim_value, index_of, linear, load
+from rlx.kernel.ir.index import Linear, contiguous, dim_value, index_of, linear, load, place
 from rlx.kernel.lower.views import view_of
 from rlx.ops.convolution import Dilate
+from rlx.ops.elementwise import Div
 from rlx.ops.index import Gather, GatherElements, GatherNd
 from rlx.ops.shape import BroadcastTo, DimsTensor, Frames, Iota, Pad, Reshape, Slice, Transpose
 
@@ -100,10 +103,7 @@ class Emitter:
             return ex.const(op.value.array.reshape(-1)[0], value.dtype)
         view = view_of(value, self.strides_of)
         if view is not None:
-            offset = Linear(view.offset)
-            for part, stride in zip(index, view.strides):
-                offset = offset.plus(linear(part).times(stride))
-            return load(self.slot_of(view.root), offset, value.dtype)
+            return load(self.slot_of(view.root), place(index, view.strides, view.offset), value.dtype)
         if isinstance(op, Elementwise):
             operands = []
             for operand in value.node.inputs:
@@ -193,11 +193,40 @@ class Emitter:
 
     def _taken(self, x: Value, at: int, indices: Value, place: Index, index: Index) -> Step:
         """x at the position along axis `at` that `indices` has at `place`."""
+        times = _repeats(indices, x.shape[at])
+        if times > 1:  # a position that the kernel knows itself
+            return (yield x, (*index[:at], place[0] / times, *index[at + 1 :]))
         position = yield indices, place
         if _known_inside(indices, x.shape[at]):
             return (yield x, (*index[:at], ex.cast(position, dtypes.i64), *index[at + 1 :]))
         element = yield x, (*index[:at], _inside(position, x.shape[at]), *index[at + 1 :])
         return _zero_if_empty(element, (x.shape[at],))
+
+
+def is_listed(node: Node, value: Value) -> bool:
+    """Whether an operand is indices that a kernel knows without reading them."""
+    return isinstance(node.op, Gather) and value == node.inputs[1] and _repeats(value, _extent(node)) > 1
+
+
+def _extent(gather: Node) -> Dim:
+    assert isinstance(gather.op, Gather)
+    return gather.inputs[0].shape[gather.op.axis % gather.inputs[0].rank]
+
+
+def _repeats(indices: Value, extent: Dim) -> int:
+    """How often indices list every position of an axis, one after the other; 0 where they are others, or nobody knows.
+    They are constants, or positions divided by a number."""
+    if isinstance(indices.node.op, Div):
+        positions, by = indices.node.inputs[0], indices.node.inputs[1].constant
+        if not isinstance(positions.node.op, Iota) or by is None or by.size != 1 or indices.rank != 1:
+            return 0
+        count = int(by.reshape(-1)[0])
+        return count if count > 0 and indices.shape == (dims.mul(extent, count),) else 0
+    array = indices.constant
+    if array is None or array.ndim != 1 or not isinstance(extent, int) or extent == 0 or array.size % extent:
+        return 0
+    times: int = array.size // extent
+    return times if bool((array.reshape(extent, times) == np.arange(extent)[:, None]).all()) else 0
 
 
 def _known_inside(indices: Value, extent: Dim) -> bool:
@@ -262,10 +291,7 @@ def reshaped_index(shape: Shape, index: Index, old: Shape) -> Index:
     if [d for d in shape if d != 1] == [d for d in old if d != 1]:
         parts = iter(kept)
         return tuple(ZERO if d == 1 else next(parts) for d in old)
-    flat = Linear()
-    for part, stride in zip(index, contiguous(shape)):
-        flat = flat.plus(linear(part).times(stride))
-    rest = index_of(flat)
+    rest = index_of(place(index, contiguous(shape)))
     result = []
     for position, stride in enumerate(contiguous(old)):
         digit = rest if stride == 1 else rest / dim_value(stride)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
-from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.ir.expr import Expr
 from rlx.ir.graph import Value
 from rlx.ir.op import Elementwise
-from rlx.kernel.ir.index import Linear, axis, linear, row, temp
+from rlx.kernel.ir.index import axis, place, row, temp
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 from rlx.kernel.lower.context import KernelBuilder, LoweringContext
 from rlx.kernel.lower.group import Group
+from rlx.kernel.lower.growth import instructions
 from rlx.kernel.lower.index import ZERO, Emitter, Index, Key, key_of
 from rlx.kernel.lower.table import lowers
 from rlx.ops.reduce import Argmax, Argmin, Reduction
@@ -25,9 +26,8 @@ def lower_argument(context: LoweringContext, group: Group) -> None:
     at = op.axis % x.rank
     body = kernel.emitter().emit(x, _row_index(x.rank, (at,)))
     outer = tuple(d for i, d in enumerate(x.shape) if i != at)
-    offset = Linear()
-    for i, stride in zip(range(len(outer)), _drop_kept(context.memory.strides(value), (at,), op.keepdims)):
-        offset = offset.plus(linear(axis(i)).times(stride))
+    strides = _drop_kept(context.memory.strides(value), (at,), op.keepdims)
+    offset = place(tuple(axis(i) for i in range(len(outer))), strides)
     statements: tuple[Statement, ...] = (
         Reduce(op.combine, body, dtypes.i64, argument=True, last=op.last),
         Store(0, offset, row(0, dtypes.i64), False),
@@ -100,10 +100,7 @@ class RowStatements:
         index = self.rows if is_row else self.full
         rank = len(index)
         if is_row and value.rank != rank:  # a reduction that drops its axes
-            offset = Linear()
-            parts = [p for p in self.rows if p is not ZERO]
-            for part, stride in zip(parts, self.context.memory.strides(value)):
-                offset = offset.plus(linear(part).times(stride))
+            offset = place(tuple(p for p in self.rows if p is not ZERO), self.context.memory.strides(value))
         else:
             offset = self.context.offset(value, index)
         slot = self.kernel.slot_of(value)
@@ -116,7 +113,7 @@ class RowStatements:
         tops = [n.inputs[0] for n in self.group.members if isinstance(n.op, Reduction)]
         for top in [*tops, *(v for v in self.group.results if v.shape == self.x.shape)]:
             for value in self._below(top):
-                if value.shape == self.x.shape and _has_work(value):
+                if value.shape == self.x.shape and instructions(value.node) > 1:
                     counts[key_of(value)] = counts.get(key_of(value), 0) + 1
                     values[key_of(value)] = value
         return {key: values[key] for key, count in counts.items() if count > 1 and self._is_top(values[key], counts)}
@@ -143,13 +140,6 @@ class RowStatements:
         if len(users) == 1 and counts.get(key_of(users[0].outputs[0]), 0) >= counts[key_of(value)]:
             return users[0].outputs[0].shape != self.x.shape
         return True
-
-
-def _has_work(value: Value) -> bool:
-    op = value.node.op
-    assert isinstance(op, Elementwise)
-    body = op.scalar(*(Expr("operand", v.dtype, (), i) for i, v in enumerate(value.node.inputs)))
-    return any(n.kind in INSTRUCTIONS for n in ex.walk([body]))
 
 
 def _row_index(rank: int, axes: tuple[int, ...]) -> Index:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from rlx.ir.op import Op
@@ -46,6 +47,7 @@ def lowers(*ops: type[Op], grows: str = "", irregular: bool = False) -> Callable
 
     def register(function: Function) -> Function:
         KINDS.update((op, Kind(function, grows, irregular)) for op in ops)
+        _kind_of.cache_clear()
         return function
 
     return register
@@ -56,6 +58,7 @@ def demands(*ops: type[Op]) -> Callable[[Function], Function]:
 
     def register(function: Function) -> Function:
         DEMANDS.update((op, function) for op in ops)
+        _demand_of.cache_clear()
         return function
 
     return register
@@ -63,12 +66,24 @@ def demands(*ops: type[Op]) -> Callable[[Function], Function]:
 
 def kind_of(op: Op) -> Kind | None:
     """How an op becomes a kernel of its own; None for those that are computed where they are used."""
-    return next((KINDS[base] for base in type(op).__mro__ if base in KINDS), None)
+    cls: type = type(op)
+    return _kind_of(cls)
 
 
 def demand_of(op: Op) -> Demand | None:
     """What an op demands of its operands."""
-    return next((DEMANDS[base] for base in type(op).__mro__ if base in DEMANDS), None)
+    cls: type = type(op)
+    return _demand_of(cls)
+
+
+@cache
+def _kind_of(cls: type) -> Kind | None:
+    return next((KINDS[base] for base in cls.__mro__ if base in KINDS), None)
+
+
+@cache
+def _demand_of(cls: type) -> Demand | None:
+    return next((DEMANDS[base] for base in cls.__mro__ if base in DEMANDS), None)
 
 
 def irregular_ops() -> tuple[type[Op], ...]:

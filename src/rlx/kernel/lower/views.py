@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.graph import Value
-from rlx.kernel.ir.index import contiguous
+from rlx.kernel.ir.index import MOST_PLACES, contiguous
 from rlx.ops.shape import BroadcastTo, Frames, Reshape, Slice, Transpose
 
 VIEW_OPS = (Reshape, Transpose, Slice, BroadcastTo, Frames)
@@ -64,6 +65,7 @@ def _through(base: View, value: Value) -> View | None:
     return None if strides is None else View(base.root, base.offset, strides, value.shape)
 
 
+@lru_cache(MOST_PLACES)
 def reshape_strides(old: Shape, strides: tuple[Dim, ...], new: Shape) -> tuple[Dim, ...] | None:
     """Strides of the same memory under another shape, or None if it cannot be said with strides.
 

@@ -7,12 +7,13 @@ which may go in vectors or in squares as any other; each border is a map of one 
 from __future__ import annotations
 
 import dataclasses
+from functools import lru_cache
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.axes import collapse, replaced_expr, replaced_linear
+from rlx.kernel.ir.axes import MOST_NESTS, collapse, replaced_expr, replaced_linear
 from rlx.kernel.ir.index import Linear, linear
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program
@@ -34,41 +35,51 @@ class Borders(LeafPass):
     name = "borders"
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
-        return "split" if _inside(kernel) is not None else None
+        return "split" if isinstance(kernel.work, LoopNest) and _split(kernel.work) else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
-        work, inside = kernel.work, _inside(kernel)
-        assert isinstance(work, LoopNest) and inside is not None
-        (store,) = work.stores()
-        guard, chosen, fill = store.body.args
-        extents = list(work.outer)
-        places: dict[int, Linear] = {}
-        borders: list[Kernel] = []
-        for number in sorted(inside.before.keys() | inside.behind.keys()):
-            low, high = inside.before.get(number, 0), inside.behind.get(number, 0)
-            length, full = dims.add(extents[number], -low - high), extents[number]
-            sides: list[tuple[int, Dim]] = [(low, 0)] if low else []
-            sides += [(high, dims.add(full, -high))] if high else []
-            for thick in dict.fromkeys(size for size, _ in sides):
-                extents[number] = thick
-                stores = []
-                for size, start in sides:
-                    if size == thick:
-                        at = places | {number: Linear(start, ((number, 1),))}
-                        stores.append(Store(store.slot, replaced_linear(store.offset, at), fill, False))
-                nest = collapse(LoopNest(tuple(extents), (), tuple(stores)))
-                borders.append(Kernel("border", nest, kernel.slots[:1], 1, kernel.sources))
-            extents[number] = length
-            places[number] = Linear(low, ((number, 1),))
-        body = replaced_expr(_without_guard(chosen, guard), places)
-        inner = LoopNest(tuple(extents), (), (Store(store.slot, replaced_linear(store.offset, places), body, False),))
-        return [*borders, dataclasses.replace(kernel, work=collapse(inner))]
+        assert isinstance(kernel.work, LoopNest)
+        *borders, inner = _split(kernel.work)
+        return [
+            *(Kernel("border", nest, kernel.slots[:1], 1, kernel.sources) for nest in borders),
+            dataclasses.replace(kernel, work=inner),
+        ]
 
 
-def _inside(kernel: Kernel) -> _Inside | None:
-    """Where the tests of a pad hold, if the kernel is the map of one."""
-    work = kernel.work
-    if not isinstance(work, LoopNest) or work.inner or len(work.statements) != 1:
+@lru_cache(MOST_NESTS)
+def _split(work: LoopNest) -> tuple[LoopNest, ...]:
+    """The borders of a pad, and what lies inside; nothing if the nest is not the map of one."""
+    inside = _inside(work)
+    if inside is None:
+        return ()
+    (store,) = work.stores()
+    guard, chosen, fill = store.body.args
+    extents = list(work.outer)
+    places: dict[int, Linear] = {}
+    borders: list[LoopNest] = []
+    for number in sorted(inside.before.keys() | inside.behind.keys()):
+        low, high = inside.before.get(number, 0), inside.behind.get(number, 0)
+        length, full = dims.add(extents[number], -low - high), extents[number]
+        sides: list[tuple[int, Dim]] = [(low, 0)] if low else []
+        sides += [(high, dims.add(full, -high))] if high else []
+        for thick in dict.fromkeys(size for size, _ in sides):
+            extents[number] = thick
+            stores = []
+            for size, start in sides:
+                if size == thick:
+                    at = places | {number: Linear(start, ((number, 1),))}
+                    stores.append(Store(store.slot, replaced_linear(store.offset, at), fill, False))
+            borders.append(collapse(LoopNest(tuple(extents), (), tuple(stores))))
+        extents[number] = length
+        places[number] = Linear(low, ((number, 1),))
+    body = replaced_expr(_without_guard(chosen, guard), places)
+    inner = LoopNest(tuple(extents), (), (Store(store.slot, replaced_linear(store.offset, places), body, False),))
+    return (*borders, collapse(inner))
+
+
+def _inside(work: LoopNest) -> _Inside | None:
+    """Where the tests of a pad hold, if the nest is the map of one."""
+    if work.inner or len(work.statements) != 1:
         return None
     (store,) = work.stores()
     if store.body.kind != "select" or store.body.args[2].kind != "const" or store.offset.others:

@@ -212,7 +212,7 @@ def _widened(work: Contraction) -> Contraction:
 def _lies(work: Contraction, line: Linear, rows: bool, joins: bool) -> Linear:
     """Where the elements of a side's copy lie, by the axes of the product, or of that whose sum has one axis."""
     axes, extents = _order(work, line, rows), work.extents()
-    steps = dict(zip(axes, contiguous(extents[axis] for axis in axes)))
+    steps = dict(zip(axes, contiguous(tuple(extents[axis] for axis in axes))))
     if joins:
         last = steps[work.k_axis]
         steps = {axis: step for axis, step in steps.items() if axis < work.n_axis + 1} | {work.n_axis + 1: last}

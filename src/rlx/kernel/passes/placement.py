@@ -8,7 +8,7 @@ U-Net (233 ms against 206) than to copy it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlx.ir import dim as dims
@@ -79,14 +79,75 @@ class Placement(KernelPass):
     name = "placement"
 
     def run(self, program: Program, context: Context) -> None:
-        for kernel in list(program.main):
+        kernels = _Kernels(program)
+        for at, kernel in enumerate(program.main):
             part = _part(program, kernel)
-            if part is None:
+            moved = None if part is None else kernels.moved(at, part)
+            if part is not None and moved is not None and self.spend(context, "copy", kernel):
+                kernels.take(at, part, moved)
+        program.main[:] = [kernel for kernel in kernels.now if kernel is not None]
+
+
+class _Kernels:
+    """The kernels of `main` while copies go: what stands at each place now, and the places that touch each buffer."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.now: list[Kernel | None] = [*program.main]
+        self.users: dict[int, list[int]] = {}
+        for at, kernel in enumerate(program.main):
+            for number in {number for each in (kernel, *leaves([kernel])) for number in each.slots}:
+                self.users.setdefault(number, []).append(at)
+        held = {number for numbers in program.holds.values() for number in numbers}
+        prepared = {number for kernel in program.prepare for number in kernel.slots}
+        self.fixed = {*program.outputs, *program.aliases, *program.holds, *held, *prepared}
+
+    def _touching(self, number: int) -> list[tuple[int, Kernel]]:
+        """Places and kernels that touch a buffer."""
+        found = ((at, self.now[at]) for at in self.users.get(number, ()))
+        return [(at, kernel) for at, kernel in found if kernel is not None]
+
+    def moved(self, copy: int, part: _Part) -> dict[int, Kernel] | None:
+        """The kernels that write the source, writing the part of the target instead, by their places; None if one of
+        them cannot, or another than the copy reads it."""
+        if part.source in self.fixed or part.target in self.fixed or not self._is_covered_once(part.target):
+            return None
+        kernels_moved: dict[int, Kernel] = {}
+        for at, kernel in self._touching(part.source):
+            if at == copy:
                 continue
-            moved = _all_moved(program, kernel, part)
-            if moved is None or not self.spend(context, "copy", kernel):
+            if part.target in kernel.slots or part.source not in kernel.slots[: kernel.writes]:
+                return None
+            work = _moved(kernel.work, kernel.slots.index(part.source), part)
+            if work is None:
+                return None
+            slots = tuple(part.target if number == part.source else number for number in kernel.slots)
+            kernels_moved[at] = dataclasses.replace(kernel, work=work, slots=slots)
+        return kernels_moved
+
+    def _is_covered_once(self, target: int) -> bool:
+        """Whether every element of a buffer is written once: then no part of it is ever written over."""
+        count: Dim = 0
+        for _, kernel in self._touching(target):
+            if not kernel.work.owns_kernels and target not in kernel.slots[: kernel.writes]:
                 continue
-            program.main[:] = [moved.get(id(k), k) for k in program.main if k is not kernel]
+            if not isinstance(kernel.work, (LoopNest, Contraction, WinogradConvolution)):
+                return False
+            for place in kernel.work.writes():
+                if kernel.slots[place.slot] == target:
+                    if place.offset.others:
+                        return False
+                    elements = dims.product(place.extents[number] for number, _ in place.offset.axes)
+                    count = dims.add(count, elements)
+        return count == self.program.buffers[target].size
+
+    def take(self, copy: int, part: _Part, moved: Mapping[int, Kernel]) -> None:
+        """Puts kernels in the place of those that a copy read, and takes the copy away."""
+        self.now[copy] = None
+        for at, kernel in moved.items():
+            self.now[at] = kernel
+        self.users.setdefault(part.target, []).extend(moved)
+        self.users[part.source] = []
 
 
 def _part(program: Program, kernel: Kernel) -> _Part | None:
@@ -113,49 +174,6 @@ def _part(program: Program, kernel: Kernel) -> _Part | None:
     if expected != source.size or source.size == 0:
         return None
     return _Part(source.number, target.number, line.const, tuple(ordered))
-
-
-def _all_moved(program: Program, copy: Kernel, part: _Part) -> dict[int, Kernel] | None:
-    """The kernels that write the source, writing the part of the target instead; None if one of them cannot, or another
-    than the copy reads it."""
-    special = {*program.outputs, *program.aliases, *program.holds}
-    special |= {n for held in program.holds.values() for n in held}
-    special |= {n for kernel in program.prepare for n in kernel.slots}
-    if part.source in special or part.target in special or not _is_covered_once(program, part.target):
-        return None
-    kernels_moved: dict[int, Kernel] = {}
-    for kernel in program.main:
-        if kernel.work.owns_kernels:
-            if any({part.source, part.target} & set(k.slots) for k in (kernel, *leaves([kernel]))):
-                return None
-            continue
-        if kernel is copy or part.source not in kernel.slots:
-            continue
-        if part.target in kernel.slots or part.source not in kernel.slots[: kernel.writes]:
-            return None
-        work = _moved(kernel.work, kernel.slots.index(part.source), part)
-        if work is None:
-            return None
-        slots = tuple(part.target if number == part.source else number for number in kernel.slots)
-        kernels_moved[id(kernel)] = dataclasses.replace(kernel, work=work, slots=slots)
-    return kernels_moved
-
-
-def _is_covered_once(program: Program, target: int) -> bool:
-    """Whether every element of a buffer is written once: then no part of it is ever written over."""
-    count: Dim = 0
-    for kernel in program.main:
-        if target not in kernel.slots[: kernel.writes]:
-            continue
-        if not isinstance(kernel.work, (LoopNest, Contraction, WinogradConvolution)):
-            return False
-        for place in kernel.work.writes():
-            if kernel.slots[place.slot] == target:
-                if place.offset.others:
-                    return False
-                elements = dims.product(place.extents[number] for number, _ in place.offset.axes)
-                count = dims.add(count, elements)
-    return count == program.buffers[target].size
 
 
 def _moved(work: Work, slot: int, part: _Part) -> Work | None:

@@ -162,7 +162,7 @@ def _refined(left: Shape, right: Shape) -> tuple[Shape, dict[int, Linear], dict[
 
     def split(whole: int, into: dict[int, Linear], parts: Sequence[tuple[int, Dim]], each: dict[int, Linear]) -> None:
         first = len(extents)
-        for (number, extent), step in zip(parts, contiguous(d for _, d in parts)):
+        for (number, extent), step in zip(parts, contiguous(tuple(d for _, d in parts))):
             each[number] = Linear(0, ((len(extents), 1),))
             into[whole] = into.get(whole, Linear()).plus(Linear(0, ((len(extents), step),)))
             extents.append(extent)
