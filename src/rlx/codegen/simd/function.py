@@ -176,6 +176,7 @@ class Function:
         self, module: Module, name: str, parameters: str, linkage: str = "internal", attributes: str = "#0"
     ) -> None:
         self.module = module
+        self.name = name
         self.head = f"define {linkage} void @{name}({parameters}) {attributes} {{"
         self.entry: list[str] = []
         self.lines: list[str] = []
@@ -349,6 +350,10 @@ class Function:
         if name is None:
             name = self._dims[dim] = self._poly(dim) if self.given is None else self._from_table(dim, self.given)
         return name
+
+    def know(self, dim: Dim, value: str) -> None:
+        """Has a dim's value, made at the entry, where no symbol of the program is it."""
+        self._dims[dim] = value
 
     def _from_table(self, dim: Dim, given: list[Dim]) -> str:
         if not given:

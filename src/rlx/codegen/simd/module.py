@@ -19,10 +19,12 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.control import LoopGroup
 from rlx.kernel.ir.irregular import FourierTransform, OrderedWork, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.origins import at_origins
 from rlx.kernel.ir.program import Kernel, Program, leaves
+from rlx.kernel.ir.rows import of_rows
 from rlx.kernel.ir.winograd import WinogradConvolution
 from rlx.kernel.ir.work import Work
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
@@ -106,8 +108,11 @@ def _write_entry(
     scratch: Dim = 0
     code: dict[int, Code] = {}
     known: dict[tuple[Work, int], tuple[Scheduled, Callee]] = {}  # equal work is written once: layers repeat
+    rows = {} if profile else _rows(kernels)
     for kernel in leaves(kernels):
         work, origins = at_origins(kernel.work)
+        if id(kernel) in rows:
+            work = of_rows(work, rows[id(kernel)])
         key = (work, len(kernel.slots))
         if key not in known:
             scheduled = schedule_of(replace(kernel, work=work), isa)
@@ -133,6 +138,16 @@ def _write_entry(
             f.emit(f"call void @{segment}({MAIN})")
         module.add(name, f.text(), of_program=True)
     _write_arena(module, f"{name}_arena", memory, scratch)
+
+
+def _rows(kernels: Sequence[Kernel]) -> dict[int, Dim]:
+    """The number of rows of each kernel, by its id, of which some alone may be computed."""
+    found: dict[int, Dim] = {}
+    for kernel in kernels:
+        if isinstance(kernel.work, LoopGroup):
+            for loop, cut in zip(kernel.work.loops, kernel.work.cuts):
+                found |= {id(leaf): cut.rows for leaf in leaves([loop]) if cut is not None}
+    return found
 
 
 def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) -> None:
