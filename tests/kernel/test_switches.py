@@ -62,6 +62,14 @@ def chain(g: Graph) -> Value:
     return x
 
 
+def both_directions(g: Graph) -> Value:
+    """Two loops, whose rows are apart as well."""
+    x, (w, r) = g.input("x", (5, 4, 8)), (g.param(name, (2, 32, 8), data=np.full((2, 32, 8), 0.1, "f4")) for name in "wr")
+    b, state = g.constant(np.zeros((2, 64), "f4")), g.constant(np.zeros((2, 4, 8), "f4"))
+    y: Value = ops.lstm(x, w, r, b, state, state, direction="bidirectional")[0]
+    return y
+
+
 GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "fuse/epilogue": lambda g: ops.relu(g.input("x", (8, 64)) @ weight(g, 64, 32) + 1.0),
     "fuse/row": lambda g: ops.softmax(g.input("x", (8, 64)), axis=-1),
@@ -72,6 +80,7 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "long-reductions": lambda g: ops.reduce_sum(ops.square(g.input("x", (600, 300))), axes=(0, 1)),
     "borders": lambda g: ops.pad(ops.exp(g.input("x", (4, 8))), low=(1, 0), high=(2, 3), value=0.5),
     "placement": lambda g: two_convolutions(g),
+    "loop-groups": lambda g: both_directions(g),
     "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 

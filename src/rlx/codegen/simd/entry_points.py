@@ -23,6 +23,11 @@ POLL_TICKS = {"llvm.readcyclecounter": 1 << 26, "llvm.readsteadycounter": 1 << 2
 
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
+CHUNKS_A_THREAD = 4
+"""At most, so that a thread whose core is busy leaves some to the others."""
+LOOP_GRAIN_CYCLES = 2000
+"""Least work of a chunk in a loop, where the other threads have just done one and still wait for the next. There is one
+chunk a thread, so that a thread finds in its cache what it read in the trip before."""
 
 LEAST_ROWS = 2
 """Of a part of a loop: a product of one row takes as long as of two, the time to read the weights."""
@@ -79,13 +84,14 @@ class Entry:
         self.timed = timed
         self.due = ""  # the address of the tick at which a loop asks again
         self.shifts: dict[int, str] = {}  # bytes from where a buffer begins to the rows of this part
+        self.odd = ""  # in a loop: whether its trip has an odd number
         self.stop = ""  # of a loop of a group: the address of what ends all of them
 
     def write(self, kernels: Sequence[Kernel]) -> None:
         """Runs the kernels in order."""
         inner = [leaf for kernel in kernels for leaf in leaves(self._own([kernel]))]
         widest = max((len(k.slots) for k in inner), default=0)
-        self.args = self.f.at_entry(f"alloca [{widest + 2} x ptr], align 16")
+        self.args = self.f.at_entry(f"alloca [{widest + 3} x ptr], align 16")
         self.f.emit(f"store ptr %dims, ptr {self.args}, align 8")
         for given in dict.fromkeys(self.code[id(k)].function.dims for k in inner):
             self.tables[given] = self._table(given) if given else ""
@@ -149,8 +155,11 @@ class Entry:
         table = self.tables[code.function.dims]
         if table:
             f.emit(f"store ptr {table}, ptr {f.offset(self.args, 'ptr', str(len(kernel.slots) + 1))}, align 8")
+        if code.function.turns:
+            f.emit(f"store i64 {self.odd}, ptr {f.offset(self.args, 'i64', str(len(kernel.slots) + 2))}, align 8")
         cycles = dims.mul(code.positions, code.cycles)
-        if isinstance(cycles, int) and cycles < GRAIN_CYCLES * (16 if code.flat else 1) and code.positions != 0:
+        grain, each = (LOOP_GRAIN_CYCLES, 1) if self.odd else (GRAIN_CYCLES, CHUNKS_A_THREAD)
+        if isinstance(cycles, int) and cycles < 2 * grain * (16 if code.flat else 1) and code.positions != 0:
             # already known to be too little work to share
             count = f.dim(code.positions)
             f.emit(f"call void @{code.function.name}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
@@ -158,7 +167,7 @@ class Entry:
         f.emit(
             f"call void @rlx_run(ptr @{code.function.name}, ptr {self.args}, i64 {f.dim(code.positions)}, "
             f"i64 {f.dim(code.cycles)}, i64 {int(code.flat)}, ptr {self.scratch}, i64 {self.scratch_bytes}, "
-            f"ptr %parallel, i64 %threads)"
+            f"ptr %parallel, i64 %threads, i64 {grain}, i64 {each})"
         )
 
     def pointer(self, number: int) -> str:
@@ -232,6 +241,7 @@ class Entry:
         around = self.pointers
         self.pointers = {**around, **bases, **{c.now: name for c, name in zip(work.carried, names)}}
         self._ask(label)
+        outside, self.odd = self.odd, f.value(f"and i64 {trip}, 1")
         self._test(work, trip, label)
         f.label(f"{label}.body")
         self._rows(work, trip)
@@ -239,6 +249,7 @@ class Entry:
             if ping_pong:
                 self.pointers[carried.following] = ping_pong[0]
         self._run(work.body)
+        self.odd = outside
         following = f.value(f"add i64 {trip}, 1")
         ends = [self.pointer(c.following) for c in work.carried]
         phis = [_phi("i64", trip, "0", following)]
@@ -333,7 +344,7 @@ class Entry:
         def at_once() -> None:
             f.emit(
                 f"call void @rlx_run(ptr @{name}, ptr {args}, i64 {total}, i64 {f.value(f'sdiv i64 {cycles}, {total}')}, "
-                f"i64 0, ptr {self.scratch}, i64 {self.scratch_bytes}, ptr %parallel, i64 %threads)"
+                f"i64 0, ptr {self.scratch}, i64 {self.scratch_bytes}, ptr %parallel, i64 %threads, i64 {GRAIN_CYCLES}, i64 {CHUNKS_A_THREAD})"
             )
 
         def in_order() -> None:

@@ -36,6 +36,8 @@ NEAR_BYTES = 1 << 16
 """Of a right side whose panels are all read again for every block of rows."""
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
+STREAMED_ROWS = 2
+"""As many rows take as long as one, which waits for the panels to come out of L2."""
 _WASTE = {1: 1.3, 2: 1.08}
 """How much more a multiplication costs in panels of one and two vectors, where more are usual."""
 _WIDER = 1.02
@@ -49,6 +51,8 @@ class ScheduledMatmul(WholePositions):
     form   what the core multiplies; `tail` elements of the depth are beyond its groups
     depth  elements that one call of the core sums: k, and taps whose elements of A follow one another
     taps   extents of the outer parts of the sum and the steps of A along them
+    turns  in a loop, positions are visited from the last to the first in every other trip: the panels that a trip reads
+           last are in the nearest caches when the next begins
     """
 
     work: Contraction
@@ -60,6 +64,7 @@ class ScheduledMatmul(WholePositions):
     positions: Dim
     weight: Dim
     scratch: Dim
+    turns: bool = False
 
     @property
     def rows(self) -> int:
@@ -141,7 +146,7 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
     )
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
-    weight = dims.mul(dims.minimum(work.m, row_block), per_row)
+    weight = dims.mul(dims.maximum(dims.minimum(work.m, row_block), STREAMED_ROWS), per_row)
     depth, taps = _outer(work, form)
     tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
     positions = dims.product((*work.batch, blocks, panels))
@@ -190,6 +195,8 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.back = self.last = ""
+        """Whether positions are visited backwards, and the sum of a position and the one that then takes its turn."""
         self.panel, self.are_many = Panel("", "", ""), ""
         """Of a right side of few bits: the panel of the position, and whether it is unpacked first."""
         self.epilogue = [
@@ -197,12 +204,17 @@ class _GemmWriter:
         ]
 
     def write(self) -> Function:
+        if self.scheduled.turns:
+            self.back = self.f.backwards()
+            self.last = self.f.at_entry(f"sub i64 {self.f.at_entry('add i64 %begin, %end')}, 1")
         self.f.loop("%begin", "%end", 1, [], self._position)
         return self.f
 
     def _position(self, position: str, _: list[str]) -> list[str]:
         f, work = self.f, self.work
         self.body.push()
+        if self.back:
+            position = f.value(f"select i1 {self.back}, i64 {f.sub(self.last, position)}, i64 {position}")
         panels = f.dim(dims.ceildiv(work.n, self.width))
         blocks = f.dim(dims.ceildiv(work.m, self.scheduled.row_block))
         if work.packed and work.batch and not self._is_near():
@@ -257,7 +269,8 @@ class _GemmWriter:
             start = f.mul(panel, size)
             start = f.add(start, self.body.offset(work.b)) if work.b.others or work.b.axes else start
             here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
-            return here, f.offset(here, self.form.element, size)
+            step = f.value(f"select i1 {self.back}, i64 {f.sub('0', size)}, i64 {size}") if self.back else size
+            return here, f.offset(here, self.form.element, step)
         target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))
         remaining = f.sub(f.dim(work.n), column)
         source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
