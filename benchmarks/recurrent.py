@@ -3,9 +3,10 @@
     python -m benchmarks.recurrent [--only PART] [--threads 1,2] [--rounds N] [--least]
 
 A line a case: medians of a call in ms, in turns, and onnxruntime's time over ours; at the end the geometric mean and the
-least ratio of each number of threads. Every number of threads has a process of its own; one thread shares one core. The
-workers of each runtime spin for a while after a call: before the other's turn there is a short sleep, and the first call
-of a turn is not timed. On a machine that others use, `--least` compares the least times, not the medians.
+least ratio of each number of threads. Every number of threads has a process of its own. One thread shares one core, and its
+times are the processor's, which a busy machine does not lengthen as it does those of a clock. The workers of each runtime
+spin for a while after a call: before the other's turn there is a short sleep, and the first call of a turn is not timed.
+On a machine that others use, `--least` compares the least times, not the medians.
 A case is kind-directions-layers-batch-hidden-steps; the input is as wide as the hidden state.
 """
 
@@ -92,15 +93,16 @@ def runners(case: str, threads: int, isa: str) -> dict[str, Callable[[], Any]]:
     return {"rlx": lambda: compiled.run(inputs), "onnxruntime": lambda: session.run(None, inputs)}
 
 
-def turn(call: Callable[[], Any]) -> list[float]:
+def turn(call: Callable[[], Any], threads: int) -> list[float]:
     """Times of calls in ms, for a while."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
     call()
     times: list[float] = []
     end = time.perf_counter() + SLICE_S
     while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append((time.perf_counter() - start) * 1e3)
+        times.append((clock() - start) * 1e3)
     return times
 
 
@@ -121,7 +123,7 @@ def worker(names: list[str], args: argparse.Namespace) -> None:
             for each, call in calls.items():
                 if threads > 1:
                     time.sleep(REST_S)
-                times[each] += turn(call)
+                times[each] += turn(call, threads)
         ours, theirs = (of(times[each]) for each in calls)
         ratios.append(theirs / ours)
         print(f"{name:24} {threads:7} {ours:9.3f} {theirs:9.3f} {theirs / ours:6.2f}", flush=True)

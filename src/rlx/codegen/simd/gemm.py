@@ -26,8 +26,9 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
@@ -203,6 +204,9 @@ class _GemmWriter:
             Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
         ]
 
+        self.added = _added(scheduled)
+        """What is added to the sum, or the sum itself, where a core can begin with it and write all of the result."""
+
     def write(self) -> Function:
         if self.scheduled.turns:
             self.back = self.f.backwards()
@@ -298,12 +302,41 @@ class _GemmWriter:
             next_share = f.offset(ahead, self.form.element, f.mul(tile, share))
             lda = f.dim(work.a.coefficient(work.m_axis))
             operands = BlockOperands(a_pointer, lda, right, "%scratch", width, depth, next_share)
-            self._over_taps(height, operands)
-            self._finish(row, height, column)
+
+            def through_scratch() -> None:
+                self._over_taps(height, operands)
+                self._finish(row, height, column)
+
+            def in_place() -> None:
+                self._in_place(height, column, operands)
+
+            if self.added is None:
+                through_scratch()
+            elif not self.ragged:
+                in_place()
+            else:
+                whole = f.value(f"icmp sle i64 {column}, {f.sub(f.dim(work.n), width)}")
+                f.when(whole, in_place, through_scratch)
             self.body.pop()
             return []
 
         f.loop("0", count, 1, [], one)
+
+    def _in_place(self, height: str, column: str, tile: BlockOperands) -> None:
+        """One call of the core, which leaves the rows where they belong."""
+        f, work, body = self.f, self.work, self.body
+        (store,) = self.epilogue
+        body.push()
+        body.axes[work.n_axis] = column
+        tile = dataclasses.replace(
+            tile, c=body.pointer(store.slot, work.dtype, store.offset), ldc=f.dim(store.offset.coefficient(work.m_axis))
+        )
+        if self.added is not None and self.added.kind == "load":
+            line = offset_of(self.added)
+            start = body.pointer(self.added.attr.slot, work.dtype, line)
+            tile = dataclasses.replace(tile, start=start, ldf=f.dim(line.coefficient(work.m_axis)))
+        call_core(f, height, self.scheduled.rows, self.scheduled.vectors, tile, self.form, self.scheduled.tail)
+        body.pop()
 
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
@@ -338,7 +371,8 @@ class _GemmWriter:
                 tile,
                 a=f.offset(tile.a, scheduled.form.element, offset),
                 b=f.offset(tile.b, scheduled.form.element, f.mul(tap, step)),
-                more=f.value(f"icmp ne i64 {tap}, 0"),
+                start=f.value(f"select i1 {f.value(f'icmp ne i64 {tap}, 0')}, ptr {tile.c}, ptr null"),
+                ldf=tile.ldc,
             )
             call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, tail)
             return []
@@ -403,3 +437,20 @@ class _GemmWriter:
 def _without_k(work: Contraction) -> Linear:
     inside = (*work.tap_axes, work.k_axis)
     return Linear(work.a.const, tuple((n, c) for n, c in work.a.axes if n not in inside))
+
+
+def _added(scheduled: ScheduledMatmul) -> Expr | None:
+    """Of an epilogue that stores a sum, or it and one element: the sum, or the element; None for any other."""
+    work = scheduled.work
+    if scheduled.taps or len(work.epilogue) != 1 or work.dtype is not scheduled.form.dtype or work.blocks is not None:
+        return None
+    (store,) = work.epilogue
+    if store.guard is not None or store.offset.others or store.offset.coefficient(work.n_axis) != 1:
+        return None
+    if store.body.kind == "acc":
+        return store.body
+    if store.body.kind != "add" or {arg.kind for arg in store.body.args} != {"acc", "load"}:
+        return None
+    (element,) = (arg for arg in store.body.args if arg.kind == "load")
+    straight = not element.args and offset_of(element).coefficient(work.n_axis) == 1
+    return element if straight and element.dtype is work.dtype else None

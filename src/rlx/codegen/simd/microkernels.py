@@ -70,9 +70,9 @@ OF_DTYPE = {form.of: form for form in (FLOATS, DOUBLES, HALVES, BRAINS)}
 def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0) -> str:
     """Adds the core of a tile shape for packed panels.
 
-    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, i1 more), strides in elements; `ahead` is memory to
-    prefetch; with `more` the product is added to what the tile holds. k is a multiple of the form's group but for
-    `tail` elements.
+    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf), strides in elements; `ahead` is
+    memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is a
+    multiple of the form's group but for `tail` elements.
     """
     stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "")
     if not module.has(stem):
@@ -87,7 +87,9 @@ class Core:
     def __init__(self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int) -> None:
         self.rows, self.vectors, self.form, self.tail = rows, vectors, form, tail
         self.lanes = module.target.lanes
-        parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead, i1 %more"
+        parameters = (
+            "ptr noalias %a, i64 %lda, ptr noalias %b, ptr %c, i64 %ldc, i64 %k, ptr %ahead, ptr %from, i64 %ldf"
+        )
         self.f = f = Function(module, name, parameters)
         self.kind = f"<{self.lanes} x {form.total}>"
         self.held = self.kind
@@ -139,14 +141,14 @@ class Core:
         return f
 
     def _start(self) -> list[str]:
-        """What the sums begin with: zeros, or the tile."""
+        """What the sums begin with: zeros, or a tile."""
         f, kind, total = self.f, self.kind, self.form.total
         before = f.block_name
-        f.emit("br i1 %more, label %load, label %go")
+        f.emit(f"br i1 {f.value('icmp ne ptr %from, null')}, label %load, label %go")
         f.label("load")
         loaded = []
         for r in range(self.rows):
-            source = f.offset("%c", total, f.mul("%ldc", str(r)))
+            source = f.offset("%from", total, f.mul("%ldf", str(r)))
             for j in range(self.vectors):
                 loaded.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
         f.emit("br label %go")
@@ -318,7 +320,8 @@ class BlockOperands:
     ldc: str
     k: str
     ahead: str
-    more: str = "false"
+    start: str = "null"
+    ldf: str = "0"
 
 
 def call_core(
@@ -327,7 +330,7 @@ def call_core(
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
-        f"ptr {tile.ahead}, i1 {tile.more}"
+        f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}"
     )
     call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail)}({text})")
 
