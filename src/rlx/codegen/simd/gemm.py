@@ -30,6 +30,7 @@ from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.ir.rows import ROWS
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
@@ -335,8 +336,13 @@ class _GemmWriter:
             line = offset_of(self.added)
             start = body.pointer(self.added.attr.slot, work.dtype, line)
             tile = dataclasses.replace(tile, start=start, ldf=f.dim(line.coefficient(work.m_axis)))
-        call_core(f, height, self.scheduled.rows, self.scheduled.vectors, tile, self.form, self.scheduled.tail)
+        self._core(height, tile, self.scheduled.tail)
         body.pop()
+
+    def _core(self, height: str, tile: BlockOperands, tail: int) -> None:
+        """A call of the core. How many rows threads share out between them changes no sum."""
+        scheduled = self.scheduled
+        call_core(self.f, height, scheduled.rows, scheduled.vectors, tile, self.form, tail, self.work.m == ROWS)
 
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
@@ -352,7 +358,7 @@ class _GemmWriter:
             )
             return
         if not scheduled.taps:
-            call_core(f, height, scheduled.rows, scheduled.vectors, tile, scheduled.form, scheduled.tail)
+            self._core(height, tile, scheduled.tail)
             return
         total = f.dim(dims.product(extent for extent, _ in scheduled.taps))
         tail = scheduled.tail
@@ -374,7 +380,7 @@ class _GemmWriter:
                 start=f.value(f"select i1 {f.value(f'icmp ne i64 {tap}, 0')}, ptr {tile.c}, ptr null"),
                 ldf=tile.ldc,
             )
-            call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, tail)
+            self._core(height, here, tail)
             return []
 
         f.loop("0", total, 1, [], one)

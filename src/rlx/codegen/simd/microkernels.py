@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.codegen.simd.function import Function, Module, memory_type, register_type
+from rlx.codegen.simd.function import Function, Module, Target, memory_type, register_type
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 
@@ -67,25 +67,39 @@ HALVES, BRAINS = (Form(f"gemm_{of.name}", of, dtypes.f32) for of in (dtypes.f16,
 OF_DTYPE = {form.of: form for form in (FLOATS, DOUBLES, HALVES, BRAINS)}
 
 
-def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0) -> str:
+def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0, alike: bool = False) -> str:
     """Adds the core of a tile shape for packed panels.
 
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf), strides in elements; `ahead` is
     memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is a
-    multiple of the form's group but for `tail` elements.
+    multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many rows
+    they have.
     """
-    stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "")
+    sets = 1 if alike else sets_of(module.target, rows, vectors, form)
+    apart = sets != sets_of(module.target, rows, vectors, form)
+    stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "") + "_alike" * apart
     if not module.has(stem):
         writer = ByteCore if form is BYTES else FloatCore
-        module.add(stem, writer(module, stem, rows, vectors, form, tail).write().text())
+        module.add(stem, writer(module, stem, rows, vectors, form, tail, sets).write().text())
     return stem
+
+
+def sets_of(target: Target, rows: int, vectors: int, form: Form) -> int:
+    """Sets of sums, added at the end: few sums would wait for one another, so short tiles have several."""
+    few = rows * vectors * form.dtype.itemsize // 4
+    # beside them: the panel's vectors and an element of A, and both as they are in memory
+    others = (vectors + 1) * (1 if form.moves else 2)
+    room = min(MOST_SUMS, target.vector_registers - others)
+    return 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
 
 class Core:
     """The multiplication of `rows` rows with a panel; sums stay in registers over all of k."""
 
-    def __init__(self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int) -> None:
-        self.rows, self.vectors, self.form, self.tail = rows, vectors, form, tail
+    def __init__(
+        self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int, sets: int
+    ) -> None:  # fmt: skip
+        self.rows, self.vectors, self.form, self.tail, self.ways = rows, vectors, form, tail, sets
         self.lanes = module.target.lanes
         parameters = (
             "ptr noalias %a, i64 %lda, ptr noalias %b, ptr %c, i64 %ldc, i64 %k, ptr %ahead, ptr %from, i64 %ldf"
@@ -97,12 +111,6 @@ class Core:
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.row_length = str(vectors * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
-        # few sums would wait for one another: short tiles have several sets of sums, added at the end
-        few = rows * vectors * form.dtype.itemsize // 4
-        # beside them: the panel's vectors and an element of A, and both as they are in memory
-        others = (vectors + 1) * (1 if form.moves else 2)
-        room = min(MOST_SUMS, module.target.vector_registers - others)
-        self.ways = 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
     def add(self, a: str, b: str) -> str:
         """The sum of two vectors of sums."""
@@ -325,14 +333,15 @@ class BlockOperands:
 
 
 def call_core(
-    f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0
-) -> None:
+    f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0,
+    alike: bool = False,
+) -> None:  # fmt: skip
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
         f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}"
     )
-    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail)}({text})")
+    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike)}({text})")
 
 
 def call_of_height(f: Function, height: str, tallest: int, call: Callable[[int], str]) -> None:
