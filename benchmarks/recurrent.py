@@ -2,11 +2,11 @@
 
     python -m benchmarks.recurrent [--only PART] [--threads 1,2] [--rounds N] [--least]
 
-A line a case: medians of a call in ms, in turns, and onnxruntime's time over ours; at the end the geometric mean and the
-least ratio of each number of threads. Every number of threads has a process of its own. One thread shares one core, and its
-times are the processor's, which a busy machine does not lengthen as it does those of a clock. The workers of each runtime
-spin for a while after a call: before the other's turn there is a short sleep, and the first call of a turn is not timed.
-On a machine that others use, `--least` compares the least times, not the medians.
+A line a case: medians of a call in ms, in turns, and onnxruntime's time over ours; at the end the geometric mean and
+the least ratio of each number of threads. Every number of threads has a process of its own. One thread shares one core,
+and its times are the processor's, which a busy machine does not lengthen as it does those of a clock. The workers of
+each runtime spin for a while after a call: before the other's turn there is a short sleep, and the first call of a turn
+is not timed. On a machine that others use, `--least` compares the least times, not the medians.
 A case is kind-directions-layers-batch-hidden-steps; the input is as wide as the hidden state.
 """
 

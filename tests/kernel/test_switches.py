@@ -64,7 +64,8 @@ def chain(g: Graph) -> Value:
 
 def both_directions(g: Graph) -> Value:
     """Two loops, whose rows are apart as well."""
-    x, (w, r) = g.input("x", (5, 4, 8)), (g.param(name, (2, 32, 8), data=np.full((2, 32, 8), 0.1, "f4")) for name in "wr")
+    x, data = g.input("x", (5, 4, 8)), np.full((2, 32, 8), 0.1, np.float32)
+    w, r = (g.param(name, data.shape, data=data) for name in "wr")
     b, state = g.constant(np.zeros((2, 64), "f4")), g.constant(np.zeros((2, 4, 8), "f4"))
     y: Value = ops.lstm(x, w, r, b, state, state, direction="bidirectional")[0]
     return y

@@ -164,10 +164,16 @@ class Entry:
             count = f.dim(code.positions)
             f.emit(f"call void @{code.function.name}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
             return
-        f.emit(
-            f"call void @rlx_run(ptr @{code.function.name}, ptr {self.args}, i64 {f.dim(code.positions)}, "
-            f"i64 {f.dim(code.cycles)}, i64 {int(code.flat)}, ptr {self.scratch}, i64 {self.scratch_bytes}, "
-            f"ptr %parallel, i64 %threads, i64 {grain}, i64 {each})"
+        work = (f.dim(code.positions), f.dim(code.cycles), int(code.flat))
+        self._hand_out(code.function.name, self.args, work, (grain, each))
+
+    def _hand_out(self, name: str, args: str, work: tuple[str, str, int], chunks: tuple[int, int]) -> None:
+        """Runs positions of a function, each of so many cycles, in chunks: cycles of one, and how many a thread."""
+        total, cycles, flat = work
+        grain, each = chunks
+        self.f.emit(
+            f"call void @rlx_run(ptr @{name}, ptr {args}, i64 {total}, i64 {cycles}, i64 {flat}, ptr {self.scratch}, "
+            f"i64 {self.scratch_bytes}, ptr %parallel, i64 %threads, i64 {grain}, i64 {each})"
         )
 
     def pointer(self, number: int) -> str:
@@ -317,13 +323,12 @@ class Entry:
         """Calls the function that runs tasks: a loop, or a part of one."""
         f = self.f
         name = f"{f.name}.{f.fresh('G')[1:]}"
-        moved = sorted(number for number in self.pointers if number in _named(self.program, work.loops))
         loops = [kernel.work for kernel in work.loops if isinstance(kernel.work, Loop)]
-        frame = _TaskFrame(len(TASK_PLACES), loops, moved)
+        moved = sorted(number for number in self.pointers if number in _named(self.program, work.loops))
+        frame = _TaskFrame(loops, moved)
         args = f.at_entry(f"alloca [{frame.size} x ptr], align 16")
-        values = ["%dims", "%buffers", "%arena", self.scratch, "null"]
-        values += ["null"] * len(loops) + [self.pointers[number] for number in moved]
-        for place, value in enumerate(values):
+        fixed = ["%dims", "%buffers", "%arena", self.scratch, "null", *["null"] * len(loops)]
+        for place, value in enumerate([*fixed, *(self.pointers[number] for number in moved)]):
             f.emit(f"store ptr {value}, ptr {f.offset(args, 'ptr', str(place))}, align 8")
         total = "0"
         share = f.smax(f.value(f"udiv i64 %threads, {len(loops)}"), "1")
@@ -333,30 +338,32 @@ class Entry:
                 parts = f.smax(f.smin(share, f.value(f"sdiv i64 {f.dim(cut.rows)}, {LEAST_ROWS}")), "1")
             f.emit(f"store i64 {parts}, ptr {f.offset(args, 'ptr', str(frame.parts(number)))}, align 8")
             total = f.add(total, parts)
-        for number, (loop, cut) in enumerate(zip(loops, work.cuts)):
-            self._write_task(f"{name}.{number}", loop, cut, frame, number)
-        _write_tasks(f.module, name, len(loops), frame)
-        cycles = f.dim(sum((self._cycles(loop, cut) for loop, cut in zip(loops, work.cuts)), start=0))
-        worth = f.value(f"icmp sgt i64 {cycles}, {2 * GRAIN_CYCLES}")
-        several = f.value(f"icmp sgt i64 {total}, 1")
-        shared = f.value(f"and i1 {f.value(f'icmp sgt i64 %threads, 1')}, {f.value(f'and i1 {worth}, {several}')}")
-
-        def at_once() -> None:
-            f.emit(
-                f"call void @rlx_run(ptr @{name}, ptr {args}, i64 {total}, i64 {f.value(f'sdiv i64 {cycles}, {total}')}, "
-                f"i64 0, ptr {self.scratch}, i64 {self.scratch_bytes}, ptr %parallel, i64 %threads, i64 {GRAIN_CYCLES}, i64 {CHUNKS_A_THREAD})"
-            )
-
-        def in_order() -> None:
-            for number in range(len(loops)):
-                given = f"ptr {args}, i64 0, i64 1, ptr {self.scratch}, ptr %parallel, i64 %threads"
-                f.emit(f"call void @{name}.{number}({given})")
-
-        f.when(shared, at_once, in_order)
+            self._write_task(f"{name}.{number}", cut, frame, number)
+        _write_tasks(f.module, name, frame)
+        self._run_tasks(name, args, total, sum(map(self._cycles, loops, work.cuts), start=0), len(loops))
         for number, loop in enumerate(loops):
             for place, carried in enumerate(loop.carried):
                 where = f.offset(args, "ptr", str(frame.last(number) + place))
                 self.pointers[carried.last] = f.value(f"load ptr, ptr {where}, align 8")
+
+    def _run_tasks(self, name: str, args: str, total: str, work_cycles: Dim, loops: int) -> None:
+        """All tasks at once where there is enough work for two threads and more, else one loop after another."""
+        f = self.f
+        cycles = f.dim(work_cycles)
+        tests = ("%threads, 1", f"{total}, 1", f"{cycles}, {2 * GRAIN_CYCLES}")
+        threads, tasks, worth = (f.value(f"icmp sgt i64 {test}") for test in tests)
+        shared = f.value(f"and i1 {threads}, {f.value(f'and i1 {tasks}, {worth}')}")
+
+        def at_once() -> None:
+            each = f.value(f"sdiv i64 {cycles}, {total}")
+            self._hand_out(name, args, (total, each, 0), (GRAIN_CYCLES, CHUNKS_A_THREAD))
+
+        def in_order() -> None:
+            for number in range(loops):
+                given = f"ptr {args}, i64 0, i64 1, ptr {self.scratch}, ptr %parallel, i64 %threads"
+                f.emit(f"call void @{name}.{number}({given})")
+
+        f.when(shared, at_once, in_order)
 
     def _cycles(self, loop: Loop, cut: RowCut | None) -> Dim:
         """Of all trips, roughly."""
@@ -369,55 +376,60 @@ class Entry:
             total = whole(total, cut.rows)
         return dims.mul(total, loop.trips or 0)
 
-    def _write_task(self, name: str, loop: Loop, cut: RowCut | None, frame: _TaskFrame, number: int) -> None:
+    def _write_task(self, name: str, cut: RowCut | None, frame: _TaskFrame, number: int) -> None:
         """The function that runs part `%part` of `%parts` of a loop."""
+        loop = frame.loops[number]
         f = Function(self.f.module, name, TASK, "internal", ONCE_A_RUN)
         for place, what in enumerate(TASK_PLACES):
-            where = f.at_entry(f"getelementptr ptr, ptr %args, i64 {place}")
-            f.entry.append(f"  %{what} = " + (f"bitcast ptr {where} to ptr" if what == "stop" else f"load ptr, ptr {where}"))
+            how = "getelementptr ptr, ptr %args, i64 {}" if what == "stop" else "load ptr, ptr {}, align 8"
+            at = str(place) if what == "stop" else f.at_entry(f"getelementptr ptr, ptr %args, i64 {place}")
+            f.entry.append(f"  %{what} = {how.format(at)}")
         f.entry.append("  %calls = icmp eq ptr %scratch, %base")
         task = Entry(f, self.program, self.memory, self.scratch_size, self.code, self.clock, None)
         task.scratch, task.stop = "%scratch", "%stop"
         if cut is not None:
-            rows = f.dim(cut.rows)
-            begin, end = (
-                f.at_entry(f"udiv i64 {f.at_entry(f'mul i64 {part}, {rows}')}, %parts")
-                for part in ("%part", f.at_entry("add i64 %part, 1"))
-            )
-            f.know(ROWS, f.at_entry(f"sub i64 {end}, {begin}"))
-            for buffer, step in cut.steps:
-                nbytes = f.dim(dims.mul(step, self.program.buffers[buffer].dtype.itemsize))
-                task.shifts[buffer] = f.at_entry(f"mul i64 {begin}, {nbytes}")
+            self._cut(f, cut, task.shifts)
         for place, buffer in enumerate(frame.moved):
-            task.pointers[buffer] = f.value(f"load ptr, ptr {f.offset('%args', 'ptr', str(frame.first + place))}, align 8")
+            where = f.offset("%args", "ptr", str(frame.first + place))
+            task.pointers[buffer] = f.value(f"load ptr, ptr {where}, align 8")
         task.write([Kernel("loop", loop, (), 0)])
-        first = f.value("icmp eq i64 %part, 0")
 
         def leave() -> None:
             for place, carried in enumerate(loop.carried):
                 where = f.offset("%args", "ptr", str(frame.last(number) + place))
                 f.emit(f"store ptr {task.pointers[carried.last]}, ptr {where}, align 8")
 
-        f.when(first, leave)
-        self.f.module.add(name, f.text(), of_program=True)
+        f.when(f.value("icmp eq i64 %part, 0"), leave)
+        f.module.add(name, f.text(), of_program=True)
+
+    def _cut(self, f: Function, cut: RowCut, shifts: dict[int, str]) -> None:
+        """Works out at the entry how many rows a part has, and how far behind the first they lie in each buffer."""
+        rows = f.dim(cut.rows)
+        begin, end = (
+            f.at_entry(f"udiv i64 {f.at_entry(f'mul i64 {part}, {rows}')}, %parts")
+            for part in ("%part", f.at_entry("add i64 %part, 1"))
+        )
+        f.know(ROWS, f.at_entry(f"sub i64 {end}, {begin}"))
+        for buffer, step in cut.steps:
+            nbytes = f.dim(dims.mul(step, self.program.buffers[buffer].dtype.itemsize))
+            shifts[buffer] = f.at_entry(f"mul i64 {begin}, {nbytes}")
 
 
 @dataclass(frozen=True)
 class _TaskFrame:
     """Where in the arguments of a group things stand: see `TASK_PLACES`."""
 
-    fixed: int
     loops: Sequence[Loop]
     moved: Sequence[int]
 
     def parts(self, number: int) -> int:
         """The number of parts of a loop."""
-        return self.fixed + number
+        return len(TASK_PLACES) + number
 
     @property
     def first(self) -> int:
         """The first buffer that a loop before has moved."""
-        return self.fixed + len(self.loops)
+        return len(TASK_PLACES) + len(self.loops)
 
     def last(self, number: int) -> int:
         """Where the first carried value of a loop lies at its end."""
@@ -428,12 +440,12 @@ class _TaskFrame:
         return self.last(len(self.loops))
 
 
-def _write_tasks(module: Module, name: str, loops: int, frame: _TaskFrame) -> None:
+def _write_tasks(module: Module, name: str, frame: _TaskFrame) -> None:
     """The function that runs tasks `%begin` to `%end`, each on the thread that calls it."""
     f = Function(module, name, TASKS, "internal", ONCE_A_RUN)
 
     def one(task: str, _: list[str]) -> list[str]:
-        for number in range(loops):
+        for number in range(len(frame.loops)):
             parts = f.value(f"load i64, ptr {f.offset('%args', 'ptr', str(frame.parts(number)))}, align 8")
             mine = f.value(f"icmp ult i64 {task}, {parts}")
             given = f"ptr %args, i64 {task}, i64 {parts}, ptr %scratch, ptr null, i64 1"

@@ -71,9 +71,9 @@ def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int
     """Adds the core of a tile shape for packed panels.
 
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf), strides in elements; `ahead` is
-    memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is a
-    multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many rows
-    they have.
+    memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is
+    a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many
+    rows they have.
     """
     sets = 1 if alike else sets_of(module.target, rows, vectors, form)
     apart = sets != sets_of(module.target, rows, vectors, form)

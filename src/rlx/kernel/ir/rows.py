@@ -12,7 +12,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Loop, RowCut
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import LoopNest
-from rlx.kernel.ir.program import Kernel, Program, storage_roots
+from rlx.kernel.ir.program import Program, storage_roots
 from rlx.kernel.ir.work import Work
 
 _NAME = "__rows__"
@@ -116,4 +116,3 @@ def _is_within(line: Linear, extents: Shape, step: Dim) -> bool:
                 return False
             far = dims.add(far, dims.mul(of, dims.add(extents[number], -1)))
     return dims.bounds(dims.add(step, dims.mul(far, -1)), {})[0] >= 1
-
