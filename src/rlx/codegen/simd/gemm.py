@@ -125,10 +125,12 @@ def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4, widest: int = 0) -> int:
     if not isinstance(n, int):
         return most
 
+    def waste(vectors: int) -> float:
+        return 1.0 if vectors == isa.gemm_vectors else _WIDER if vectors > most else _WASTE.get(vectors, 1.0)
+
     def cost(vectors: int) -> float:
-        width = vectors * isa.lanes
-        waste = 1.0 if vectors == isa.gemm_vectors else _WIDER if vectors > most else _WASTE.get(vectors, 1.0)
-        return -(-n // width) * width * waste
+        whole, rest = divmod(-(-n // isa.lanes), vectors)
+        return whole * vectors * waste(vectors) + rest * waste(rest)
 
     return min(range(max(most, widest), 0, -1), key=cost)
 
@@ -197,6 +199,10 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.whole = ""  # whether the panel of the position has no columns beyond the last
+        rest = -(-(n % self.width) // self.lanes) if isinstance(n, int) else 0
+        self.rest = rest or scheduled.vectors
+        """Vectors of the last panel that have columns."""
         self.back = self.last = ""
         """Whether positions are visited backwards, and the sum of a position and the one that then takes its turn."""
         self.panel, self.are_many = Panel("", "", ""), ""
@@ -238,6 +244,7 @@ class _GemmWriter:
         first = f.mul(block, height)
         rows = f.smin(height, f.sub(m, first))
         column = f.mul(panel, str(self.width))
+        self.whole = f.value(f"icmp sle i64 {column}, {f.sub(f.dim(work.n), str(self.width))}") if self.ragged else ""
         if work.blocks is not None:
             right = ahead = self._blocks(panel, rows)
         else:
@@ -313,11 +320,10 @@ class _GemmWriter:
 
             if self.added is None:
                 through_scratch()
-            elif not self.ragged:
+            elif not self.masked:
                 in_place()
             else:
-                whole = f.value(f"icmp sle i64 {column}, {f.sub(f.dim(work.n), width)}")
-                f.when(whole, in_place, through_scratch)
+                f.when(self.whole, in_place, through_scratch)
             self.body.pop()
             return []
 
@@ -341,8 +347,16 @@ class _GemmWriter:
 
     def _core(self, height: str, tile: BlockOperands, tail: int) -> None:
         """A call of the core. How many rows threads share out between them changes no sum."""
-        scheduled = self.scheduled
-        call_core(self.f, height, scheduled.rows, scheduled.vectors, tile, self.form, tail, self.work.m == ROWS)
+        f, scheduled, vectors = self.f, self.scheduled, self.scheduled.vectors
+        alike = self.work.m == ROWS
+
+        def call(some: int) -> None:
+            call_core(f, height, scheduled.rows, some, tile, self.form, tail, alike, vectors)
+
+        if self.rest == vectors:
+            call(vectors)
+        else:
+            f.branch(self.whole, lambda: call(vectors), lambda: call(self.rest))
 
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
@@ -396,10 +410,8 @@ class _GemmWriter:
                 self._vectors(first, row, vectors)
                 return []
             if not self.masked:  # the last panel has some vectors, all of them whole
-                assert isinstance(work.n, int)
-                whole = f.value(f"icmp sle i64 {column}, {work.n - self.width}")
-                some = vectors[: work.n % self.width // self.lanes]
-                f.when(whole, lambda: self._vectors(first, row, vectors), lambda: self._vectors(first, row, some))
+                some = vectors[: self.rest]
+                f.when(self.whole, lambda: self._vectors(first, row, vectors), lambda: self._vectors(first, row, some))
                 return []
             for j, at in enumerate(ats):
                 if j:

@@ -67,20 +67,23 @@ HALVES, BRAINS = (Form(f"gemm_{of.name}", of, dtypes.f32) for of in (dtypes.f16,
 OF_DTYPE = {form.of: form for form in (FLOATS, DOUBLES, HALVES, BRAINS)}
 
 
-def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0, alike: bool = False) -> str:
+def core(
+    module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0, alike: bool = False, of: int = 0
+) -> str:  # fmt: skip
     """Adds the core of a tile shape for packed panels.
 
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf), strides in elements; `ahead` is
     memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is
     a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many
-    rows they have.
+    rows they have. A panel may be wider, `of` so many vectors, of which the first are multiplied.
     """
     sets = 1 if alike else sets_of(module.target, rows, vectors, form)
     apart = sets != sets_of(module.target, rows, vectors, form)
-    stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "") + "_alike" * apart
+    wider = f"of{of}" if of > vectors else ""
+    stem = f"{form.stem}_{rows}x{vectors}{wider}" + (f"_{tail}" if tail else "") + "_alike" * apart
     if not module.has(stem):
         writer = ByteCore if form is BYTES else FloatCore
-        module.add(stem, writer(module, stem, rows, vectors, form, tail, sets).write().text())
+        module.add(stem, writer(module, stem, rows, vectors, form, tail, sets, max(of, vectors)).write().text())
     return stem
 
 
@@ -97,7 +100,7 @@ class Core:
     """The multiplication of `rows` rows with a panel; sums stay in registers over all of k."""
 
     def __init__(
-        self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int, sets: int
+        self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int, sets: int, of: int
     ) -> None:  # fmt: skip
         self.rows, self.vectors, self.form, self.tail, self.ways = rows, vectors, form, tail, sets
         self.lanes = module.target.lanes
@@ -109,7 +112,7 @@ class Core:
         self.held = self.kind
         """Type of a vector of the panel in memory."""
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.row_length = str(vectors * self.lanes)
+        self.row_length = str(of * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
 
     def add(self, a: str, b: str) -> str:
@@ -334,14 +337,14 @@ class BlockOperands:
 
 def call_core(
     f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0,
-    alike: bool = False,
+    alike: bool = False, of: int = 0,
 ) -> None:  # fmt: skip
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
         f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}"
     )
-    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike)}({text})")
+    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike, of)}({text})")
 
 
 def call_of_height(f: Function, height: str, tallest: int, call: Callable[[int], str]) -> None:
