@@ -17,7 +17,17 @@ from rlx.codegen.simd.block_cores import BlockForm, Panel, call_block_core, call
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.microkernels import BYTES, FLOATS, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import (
+    BYTES,
+    FLOATS,
+    OF_DTYPE,
+    BlockOperands,
+    Form,
+    call_core,
+    heights_of,
+    tile_at,
+    tiles_of,
+)
 from rlx.codegen.simd.packing import Source, pack_panel
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
@@ -125,12 +135,10 @@ def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4, widest: int = 0) -> int:
     if not isinstance(n, int):
         return most
 
-    def waste(vectors: int) -> float:
-        return 1.0 if vectors == isa.gemm_vectors else _WIDER if vectors > most else _WASTE.get(vectors, 1.0)
-
     def cost(vectors: int) -> float:
-        whole, rest = divmod(-(-n // isa.lanes), vectors)
-        return whole * vectors * waste(vectors) + rest * waste(rest)
+        width = vectors * isa.lanes
+        waste = 1.0 if vectors == isa.gemm_vectors else _WIDER if vectors > most else _WASTE.get(vectors, 1.0)
+        return -(-n // width) * width * waste
 
     return min(range(max(most, widest), 0, -1), key=cost)
 
@@ -199,6 +207,7 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.heights = heights_of(self.work.m, scheduled.row_block, scheduled.rows)
         self.whole = ""  # whether the panel of the position has no columns beyond the last
         rest = -(-(n % self.width) // self.lanes) if isinstance(n, int) else 0
         self.rest = rest or scheduled.vectors
@@ -347,11 +356,11 @@ class _GemmWriter:
 
     def _core(self, height: str, tile: BlockOperands, tail: int) -> None:
         """A call of the core. How many rows threads share out between them changes no sum."""
-        f, scheduled, vectors = self.f, self.scheduled, self.scheduled.vectors
+        f, vectors = self.f, self.scheduled.vectors
         alike = self.work.m == ROWS
 
         def call(some: int) -> None:
-            call_core(f, height, scheduled.rows, some, tile, self.form, tail, alike, vectors)
+            call_core(f, height, self.heights, some, tile, self.form, tail, alike, vectors)
 
         if self.rest == vectors:
             call(vectors)

@@ -9,12 +9,13 @@ overflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlx.codegen.simd.function import Function, Module, Target, memory_type, register_type
 from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 
 UNROLL = 4
@@ -336,27 +337,42 @@ class BlockOperands:
 
 
 def call_core(
-    f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0,
-    alike: bool = False, of: int = 0,
+    f: Function, height: str, heights: int | Sequence[int], vectors: int, tile: BlockOperands, form: Form = FLOATS,
+    tail: int = 0, alike: bool = False, of: int = 0,
 ) -> None:  # fmt: skip
-    """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
+    """Calls the core of a height that is only known at run time (one of these, or 1 to a number) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
         f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}"
     )
-    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike, of)}({text})")
+    call_of_height(f, height, heights, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike, of)}({text})")
 
 
-def call_of_height(f: Function, height: str, tallest: int, call: Callable[[int], str]) -> None:
-    """The call for a height that is only known at run time (1 … tallest)."""
+def call_of_height(f: Function, height: str, heights: int | Sequence[int], call: Callable[[int], str]) -> None:
+    """The call for a height that is only known at run time: one of these, or 1 to a number."""
+    some = range(1, heights + 1) if isinstance(heights, int) else heights
     number = f.fresh("S")[1:]
-    cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
+    cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in some)
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")
-    for r in range(1, tallest + 1):
+    for r in some:
         f.label(f"{number}.{r}")
         f.emit(f"call void @{call(r)}")
         f.emit(f"br label %{number}.end")
     f.label(f"{number}.end")
+
+
+def heights_of(m: Dim, block: int, tallest: int) -> Sequence[int]:
+    """Heights that tiles of blocks of so many of `m` rows may have, by `tiles_of`."""
+    if not isinstance(m, int):
+        return range(1, tallest + 1)
+    found: set[int] = set()
+    blocks = max(-(-m // block), 1)
+    most = -(-m // blocks)
+    for rows in (most, m - most * (blocks - 1)):
+        if rows > 0:
+            count = -(-rows // tallest)
+            found |= {rows // count, -(-rows // count)}
+    return sorted(found)
 
 
 def tiles_of(f: Function, rows: str, tallest: int) -> tuple[str, str, str]:
