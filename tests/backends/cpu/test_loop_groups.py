@@ -146,9 +146,9 @@ def test_directions_are_a_group_and_rows_come_apart() -> None:
     assert cut is not None and str(cut.rows) == "b" and {step for _, step in cut.steps} == {1, HIDDEN, 4 * HIDDEN}
 
 
-def scans(mixes: bool, follows: bool) -> Graph:
+def scans(mixes: bool, follows: bool, shorter: int = 0) -> Graph:
     """Two scans over rows of 8. With `mixes` a trip adds to each row the one before; with `follows` the second starts
-    where the first has ended."""
+    where the first has ended. It has so many trips less."""
     graph = Graph("scans")
     x = graph.input("x", (5, 8, 6))
     w = graph.param("w", (6, 6), data=np.random.default_rng(0).standard_normal((6, 6)).astype("f4") / 4)
@@ -164,7 +164,8 @@ def scans(mixes: bool, follows: bool) -> Graph:
 
     start, total = x[0], x[1]
     for number in range(2):
-        last, piled = ops.scan(start, x, w, carried=1, sequences=1, length=5, regions=(body(),))
+        steps = 5 - shorter * number
+        last, piled = ops.scan(start, x[:steps], w, carried=1, sequences=1, length=steps, regions=(body(),))
         start = last if follows else x[2]
         graph.output(piled, name=f"piled{number}")
         total = total + last
@@ -186,6 +187,11 @@ def test_only_what_is_independent_is_apart(mixes: bool, follows: bool) -> None:
     for threads in (1, 4):
         for of, value in outputs(graph, inputs, threads).items():
             np.testing.assert_allclose(value, expected[of], atol=3e-6)
+
+
+def test_no_loop_waits_for_a_longer_one() -> None:
+    _, found = groups(scans(mixes=False, follows=False, shorter=1))
+    assert [len(group.loops) for group in found] == [1, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 4])

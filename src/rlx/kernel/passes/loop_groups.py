@@ -1,9 +1,12 @@
 """Puts neighbouring loops that do not depend on one another together, and finds those whose rows do not either, so that
 threads can run them whole: the two directions of a recurrent net, the sequences of a batch. Nobody waits between trips.
+
+Loops of a group have as many trips, so that no thread is left alone with a long one: whoever called could not end it.
 """
 
 from __future__ import annotations
 
+from rlx.ir.dim import Dim
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.control import Loop, LoopGroup, RowCut
 from rlx.kernel.ir.program import Kernel, Program, buffers_used, leaves, storage_roots
@@ -47,7 +50,7 @@ def _together(program: Program, kernels: list[Kernel]) -> tuple[list[Kernel], li
     for kernel in kernels[1:]:
         if any(_conflict(program, kernel, other) for other in (*loops, *behind)):
             behind.append(kernel)
-        elif _can_join(kernel):
+        elif _can_join(kernel) and _trips(kernel) == _trips(loops[0]):
             if any(_conflict(program, kernel, other) for other in free):
                 before += free
                 free = []
@@ -58,6 +61,11 @@ def _together(program: Program, kernels: list[Kernel]) -> tuple[list[Kernel], li
         return before, loops, behind
     stay = {id(kernel) for kernel in (*free, *behind)}
     return before, loops, [kernel for kernel in kernels if id(kernel) in stay]
+
+
+def _trips(kernel: Kernel) -> Dim | None:
+    assert isinstance(kernel.work, Loop)  # as those that can join are
+    return kernel.work.trips
 
 
 def _conflict(program: Program, a: Kernel, b: Kernel) -> bool:
