@@ -356,7 +356,7 @@ def test_convolutions_by_winograd_of_open_sizes(channels: tuple[int, int], devic
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
 @pytest.mark.parametrize("columns", [16, 80, 96, 100])
 @pytest.mark.parametrize("rows", [1, 9, 130])
-def test_sums_that_begin_with_what_is_added(rows: int, columns: int, dtype: str, device: str) -> None:
+def test_what_is_added_to_sums(rows: int, columns: int, dtype: str, device: str) -> None:
     """A row for all, a whole value, one that lies in strides, and what is more than added."""
     g = Graph()
     x, w = g.input("x", (rows, 24), dtype), g.param("w", (24, columns), dtype)
@@ -381,7 +381,7 @@ def added_shapes(rows: int, columns: int) -> dict[str, tuple[int, ...]]:
 
 
 def test_sums_in_place_need_no_addition() -> None:
-    """The core begins with what is added, and the last panel of 80 columns has a core of its own width."""
+    """The core adds, and the last panel of 80 columns has one of its own width."""
     level = isa.forced("avx512", for_codegen_only=True)
     g = Graph()
     w = g.param("w", (64, 80), data=numbers("f32", 64, 80))
@@ -393,6 +393,15 @@ def test_sums_in_place_need_no_addition() -> None:
     assert {name for name in kernels if name.startswith("gemm")} == {
         f"gemm_{height}x{width}" for height in (4, 5) for width in ("3", "2of3")
     }
+
+
+def test_what_is_added_is_rounded_once() -> None:
+    """A sum of 1000 that begins with 1e8 would get no further."""
+    g = Graph()
+    g.output(g.input("x", (8, 1000)) @ g.param("w", (1000, 48)) + g.input("b", (8, 48)), name="y")
+    inputs = {"x": np.ones((8, 1000), "f4"), "b": np.full((8, 48), 1e8, "f4")}
+    y = run_on("cpu", g, inputs, {"w": np.ones((1000, 48), "f4")})["y"]
+    np.testing.assert_array_equal(y, np.float32(1e8 + 1000))
 
 
 @pytest.mark.parametrize("tallest", [1, 3, 8])

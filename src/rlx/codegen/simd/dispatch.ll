@@ -1,7 +1,6 @@
 ; Runs a kernel: in one go where the work is small, else in chunks on the pool, of %grain cycles at least and %each a
-; thread at most. Flat nests count single elements, whose
-; weight is in instructions of a vector; their pieces are multiples of 64 elements, so that no two threads share a line.
-; Runs that are watched read the frame too (backends/cpu/watch.ll).
+; thread at most. Flat nests count single elements, whose weight is in instructions of a vector; their pieces are multiples
+; of 64 elements, so that no two threads share a line. Runs that are watched read the frame too (backends/cpu/watch.ll).
 define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {
   %kernel = load ptr, ptr %frame, align 8
   %p1 = getelementptr i64, ptr %frame, i64 1

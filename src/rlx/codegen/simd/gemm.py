@@ -221,7 +221,7 @@ class _GemmWriter:
         ]
 
         self.added = _added(scheduled)
-        """What is added to the sum, or the sum itself, where a core can begin with it and write all of the result."""
+        """What is added to the sum, or the sum itself, where a core can add it and write all of the result."""
 
     def write(self) -> Function:
         if self.scheduled.turns:
@@ -350,7 +350,7 @@ class _GemmWriter:
         if self.added is not None and self.added.kind == "load":
             line = offset_of(self.added)
             start = body.pointer(self.added.attr.slot, work.dtype, line)
-            tile = dataclasses.replace(tile, start=start, ldf=f.dim(line.coefficient(work.m_axis)))
+            tile = dataclasses.replace(tile, start=start, ldf=f.dim(line.coefficient(work.m_axis)), late=True)
         self._core(height, tile, self.scheduled.tail)
         body.pop()
 

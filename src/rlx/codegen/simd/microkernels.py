@@ -73,9 +73,10 @@ def core(
 ) -> str:  # fmt: skip
     """Adds the core of a tile shape for packed panels.
 
-    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf), strides in elements; `ahead` is
-    memory to prefetch; the product is added to the tile at `from`, which may be the one at c, unless that is null. k is
-    a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many
+    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf, i1 late), strides in elements;
+    `ahead` is memory to prefetch. Unless `from` is null, the sums begin with the tile there, which may be the one at c;
+    or it is added to them in the end, if `late`, and rounded once (sums that begin with a large number are rounded at
+    every step). k is a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one order, however many
     rows they have. A panel may be wider, `of` so many vectors, of which the first are multiplied.
     """
     sets = 1 if alike else sets_of(module.target, rows, vectors, form)
@@ -106,7 +107,8 @@ class Core:
         self.rows, self.vectors, self.form, self.tail, self.ways = rows, vectors, form, tail, sets
         self.lanes = module.target.lanes
         parameters = (
-            "ptr noalias %a, i64 %lda, ptr noalias %b, ptr %c, i64 %ldc, i64 %k, ptr %ahead, ptr %from, i64 %ldf"
+            "ptr noalias %a, i64 %lda, ptr noalias %b, ptr %c, i64 %ldc, i64 %k, ptr %ahead, ptr %from, i64 %ldf, "
+            "i1 %late"
         )
         self.f = f = Function(module, name, parameters)
         self.kind = f"<{self.lanes} x {form.total}>"
@@ -145,6 +147,7 @@ class Core:
         sums = f.loop(whole, even, group, [(kind, s) for s in sums], lambda at, now: self._multiply(at, 0, now))
         if self.tail:
             sums = self._multiply(even, 0, sums, self.tail)
+        sums = self._with_tile("%late", sums, lambda tile: [self.add(a, b) for a, b in zip(tile, sums)], "end")
         for r in range(self.rows):
             target = f.offset("%c", self.form.total, f.mul("%ldc", str(r)))
             for j in range(self.vectors):
@@ -154,18 +157,29 @@ class Core:
 
     def _start(self) -> list[str]:
         """What the sums begin with: zeros, or a tile."""
+        f = self.f
+        some = f.value("icmp ne ptr %from, null")
+        early = f.value(f"and i1 {some}, {f.value('xor i1 %late, true')}")
+        zeros = ["zeroinitializer"] * (self.rows * self.vectors)
+        return self._with_tile(early, zeros, lambda tile: tile, "start")
+
+    def _with_tile(
+        self, condition: str, sums: list[str], join: Callable[[list[str]], list[str]], label: str
+    ) -> list[str]:  # fmt: skip
+        """What `join` makes of the tile at `%from` where the condition holds, else the sums."""
         f, kind, total = self.f, self.kind, self.form.total
         before = f.block_name
-        f.emit(f"br i1 {f.value('icmp ne ptr %from, null')}, label %load, label %go")
-        f.label("load")
-        loaded = []
+        f.emit(f"br i1 {condition}, label %{label}.load, label %{label}")
+        f.label(f"{label}.load")
+        tile = []
         for r in range(self.rows):
             source = f.offset("%from", total, f.mul("%ldf", str(r)))
             for j in range(self.vectors):
-                loaded.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
-        f.emit("br label %go")
-        f.label("go")
-        return [f.value(f"phi {kind} [zeroinitializer, %{before}], [{value}, %load]") for value in loaded]
+                tile.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
+        joined = join(tile)
+        f.emit(f"br label %{label}")
+        f.label(label)
+        return [f.value(f"phi {kind} [{a}, %{before}], [{b}, %{label}.load]") for a, b in zip(sums, joined)]
 
     def _unrolled(self, position: str, sums: list[str]) -> list[str]:
         f, count, element = self.f, self.rows * self.vectors, self.form.element
@@ -334,6 +348,7 @@ class BlockOperands:
     ahead: str
     start: str = "null"
     ldf: str = "0"
+    late: bool = False
 
 
 def call_core(
@@ -343,7 +358,7 @@ def call_core(
     """Calls the core of a height that is only known at run time (one of these, or 1 to a number) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
-        f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}"
+        f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}, i1 {int(tile.late)}"
     )
     call_of_height(f, height, heights, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike, of)}({text})")
 
