@@ -146,6 +146,14 @@ def test_directions_are_a_group_and_rows_come_apart() -> None:
     assert cut is not None and str(cut.rows) == "b" and {step for _, step in cut.steps} == {1, HIDDEN, 4 * HIDDEN}
 
 
+@pytest.mark.parametrize("name", GATES)
+def test_few_rows_stay_together(name: str) -> None:
+    """Their kernels are those of a known number of rows."""
+    assert groups(net(name, 3, both=False))[1] == []
+    (group,) = groups(net(name, 1, both=True))[1]
+    assert group.cuts == (None, None)
+
+
 def scans(mixes: bool, follows: bool, shorter: int = 0) -> Graph:
     """Two scans over rows of 8. With `mixes` a trip adds to each row the one before; with `follows` the second starts
     where the first has ended. It has so many trips less."""

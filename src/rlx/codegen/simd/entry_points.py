@@ -15,7 +15,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.control import Branch, Loop, LoopGroup, RowCut
 from rlx.kernel.ir.program import Kernel, Program, leaves
-from rlx.kernel.ir.rows import ROWS, whole
+from rlx.kernel.ir.rows import LEAST_ROWS, ROWS, whole
 from rlx.kernel.passes.memory import MemoryPlan
 
 POLL_TICKS = {"llvm.readcyclecounter": 1 << 26, "llvm.readsteadycounter": 1 << 20}
@@ -29,8 +29,6 @@ LOOP_GRAIN_CYCLES = 2000
 """Least work of a chunk in a loop, where the other threads have just done one and still wait for the next. There is one
 chunk a thread, so that a thread finds in its cache what it read in the trip before."""
 
-LEAST_ROWS = 2
-"""Of a part of a loop: a product of one row takes as long as of two, the time to read the weights."""
 TASK = "ptr %args, i64 %part, i64 %parts, ptr %scratch, ptr %parallel, i64 %threads"
 TASKS = "ptr %args, i64 %begin, i64 %end, ptr %scratch"
 TASK_PLACES = ("dims", "buffers", "arena", "base", "stop")

@@ -19,6 +19,9 @@ _NAME = "__rows__"
 ROWS = dims.symbol(_NAME)
 """How many rows a kernel for some of them has."""
 
+LEAST_ROWS = 2
+"""Of a part of a loop: a product of one row takes as long as of two, the time to read the weights."""
+
 
 def of_rows(work: Work, rows: Dim) -> LoopNest | Contraction:
     """The same work on `ROWS` of its `rows` rows, from where its buffers then begin."""
@@ -31,7 +34,7 @@ def of_rows(work: Work, rows: Dim) -> LoopNest | Contraction:
 
 
 def cut_of(program: Program, loop: Loop) -> RowCut | None:
-    """How a loop comes apart by the rows of the products in its body; None if a trip may mix rows.
+    """How a loop comes apart by the rows of the products in its body; None if a trip may mix rows, or has too few.
 
     No trip does if every kernel counts rows by its first axis, and all that the loop writes and then reads it finds in
     the very row: rows of a buffer have the same step wherever it is used, and no offset reaches beyond its row.
@@ -40,6 +43,8 @@ def cut_of(program: Program, loop: Loop) -> RowCut | None:
     if len(heights) != 1 or loop.condition is not None or not all(_is_plain(kernel.work) for kernel in loop.body):
         return None
     (rows,) = heights
+    if isinstance(rows, int) and rows < 2 * LEAST_ROWS:
+        return None
     written = _written(program, loop)
     steps: dict[int, Dim] = {}
     for kernel in loop.body:
