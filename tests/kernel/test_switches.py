@@ -62,6 +62,15 @@ def chain(g: Graph) -> Value:
     return x
 
 
+def both_directions(g: Graph) -> Value:
+    """Two loops, whose rows are apart as well."""
+    x, data = g.input("x", (5, 4, 8)), np.full((2, 32, 8), 0.1, np.float32)
+    w, r = (g.param(name, data.shape, data=data) for name in "wr")
+    b, state = g.constant(np.zeros((2, 64), "f4")), g.constant(np.zeros((2, 4, 8), "f4"))
+    y: Value = ops.lstm(x, w, r, b, state, state, direction="bidirectional")[0]
+    return y
+
+
 GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "fuse/epilogue": lambda g: ops.relu(g.input("x", (8, 64)) @ weight(g, 64, 32) + 1.0),
     "fuse/row": lambda g: ops.softmax(g.input("x", (8, 64)), axis=-1),
@@ -73,6 +82,7 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "borders": lambda g: ops.pad(ops.exp(g.input("x", (4, 8))), low=(1, 0), high=(2, 3), value=0.5),
     "repeats": lambda g: ops.resize(g.input("x", (3, 8, 8)), axes=(1, 2), sizes=(16, 16), up=(2, 2), down=(1, 1)),
     "placement": lambda g: two_convolutions(g),
+    "loop-groups": lambda g: both_directions(g),
     "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 

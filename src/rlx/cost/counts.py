@@ -12,7 +12,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr
-from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.control import Branch, Loop, LoopGroup
 from rlx.kernel.ir.index import Access, Linear, offset_of
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
@@ -216,6 +216,9 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
             trips = _trips(work, binding)
             for inner in (*work.test, *work.body):
                 visit(inner, times * trips, chance)
+        elif isinstance(work, LoopGroup):
+            for inner in work.loops:
+                visit(inner, times, chance)
         else:
             result.append(Placed(kernel, times, chance, len(result)))
 
@@ -236,6 +239,8 @@ def host_syncs(kernels: Iterable[Kernel], binding: Binding) -> float:
                 trips = _trips(work, binding)
                 decisions = trips + 1 if work.condition is not None else 0.0
                 total += decisions + trips * host_syncs((*work.test, *work.body), binding)
+            case LoopGroup() as work:
+                total += host_syncs(work.loops, binding)
     return total
 
 

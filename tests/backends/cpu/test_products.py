@@ -13,8 +13,9 @@ from rlx.backends.base import Options
 from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import _kept, program_of
 from rlx.codegen.simd import gemm
-from rlx.codegen.simd.microkernels import BRAINS, DOUBLES, FLOATS, HALVES
+from rlx.codegen.simd.microkernels import BRAINS, DOUBLES, FLOATS, HALVES, heights_of
 from rlx.codegen.simd.module import written
+from rlx.ir import dim as dims
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
@@ -349,3 +350,68 @@ def test_convolutions_by_winograd_of_open_sizes(channels: tuple[int, int], devic
             for i in range(3) for j in range(3)
         )  # fmt: skip
         np.testing.assert_allclose(run_on(device, g, {"x": a}, {"w": b})["y"], expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("columns", [16, 80, 96, 100])
+@pytest.mark.parametrize("rows", [1, 9, 130])
+def test_what_is_added_to_sums(rows: int, columns: int, dtype: str, device: str) -> None:
+    """A row for all, a whole value, one that lies in strides, and what is more than added."""
+    g = Graph()
+    x, w = g.input("x", (rows, 24), dtype), g.param("w", (24, columns), dtype)
+    row, whole, turned = (g.input(name, shape, dtype) for name, shape in added_shapes(rows, columns).items())
+    for name, value in (("row", row), ("whole", whole), ("turned", turned.transpose(1, 0))):
+        g.output(value + x @ w, name=name)
+    g.output(ops.relu(x @ w + row), name="more")
+    a, b = numbers(dtype, rows, 24), numbers(dtype, 24, columns, seed=1)
+    given = {n: numbers(dtype, *shape, seed=2) for n, shape in added_shapes(rows, columns).items()}
+    outputs = run_on(device, g, {"x": a, **given}, {"w": b})
+    one = np.ones((rows, 1), a.dtype)
+    for name, of in (("row", given["row"]), ("whole", given["whole"]), ("turned", given["turned"].T)):
+        wide = np.broadcast_to(of, (rows, columns)).astype(np.float64)
+        product = a.astype(np.float64) @ b.astype(np.float64)
+        most = (abs(a.astype(np.float64)) @ abs(b.astype(np.float64))).max() + abs(wide).max()
+        np.testing.assert_allclose(outputs[name].astype(np.float64), product + wide, atol=2 * ROUNDS[dtype] * most)
+    np.testing.assert_allclose(outputs["more"], np.maximum(outputs["row"], 0) * one, atol=2 * ROUNDS[dtype] * 24)
+
+
+def added_shapes(rows: int, columns: int) -> dict[str, tuple[int, ...]]:
+    return {"row": (columns,), "whole": (rows, columns), "turned": (columns, rows)}
+
+
+def test_sums_in_place_need_no_addition() -> None:
+    """The core adds, and the last panel of 80 columns has one of its own width."""
+    level = isa.forced("avx512", for_codegen_only=True)
+    g = Graph()
+    w = g.param("w", (64, 80), data=numbers("f32", 64, 80))
+    g.output(g.input("x", (9, 64)) @ w + g.input("b", (80,)))
+    program, bounds = program_of(g, level, Options())
+    kernels = written(program, level, bounds, _kept(program), True).kernels()
+    (kernel,) = (text for name, text in kernels.items() if name.startswith("kernel.dot"))
+    assert "fadd" not in kernel and "%scratch, i64" not in kernel
+    assert {name for name in kernels if name.startswith("gemm")} == {
+        f"gemm_{height}x{width}" for height in (4, 5) for width in ("3", "2of3")
+    }
+
+
+def test_what_is_added_is_rounded_once() -> None:
+    """A sum of 1000 that begins with 1e8 would get no further."""
+    g = Graph()
+    g.output(g.input("x", (8, 1000)) @ g.param("w", (1000, 48)) + g.input("b", (8, 48)), name="y")
+    inputs = {"x": np.ones((8, 1000), "f4"), "b": np.full((8, 48), 1e8, "f4")}
+    y = run_on("cpu", g, inputs, {"w": np.ones((1000, 48), "f4")})["y"]
+    np.testing.assert_array_equal(y, np.float32(1e8 + 1000))
+
+
+@pytest.mark.parametrize("tallest", [1, 3, 8])
+def test_every_height_that_tiles_have_has_a_core(tallest: int) -> None:
+    for m in range(300):
+        blocks = -(-m // 128)
+        most = -(-m // blocks) if blocks else 0
+        heights: set[int] = set()
+        for rows in (min(most, m - first * most) for first in range(blocks)):
+            count = -(-rows // tallest) if rows > 0 else 0
+            heights |= {rows // count + (tile < rows % count) for tile in range(count)}
+        assert heights_of(m, 128, tallest) == sorted(heights)
+    assert list(heights_of(dims.symbol("n"), 128, tallest)) == list(range(1, tallest + 1))

@@ -236,6 +236,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.ir.rewriting import Context
     from rlx.kernel.passes.borders import Borders
     from rlx.kernel.passes.long_reductions import LongReductions
+    from rlx.kernel.passes.loop_groups import LoopGroups
     from rlx.kernel.passes.operands import Operands
     from rlx.kernel.passes.pack import Pack
     from rlx.kernel.passes.pack_blocks import PackBlocks
@@ -264,6 +265,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         LongReductions(),
         Placement(),
         Twiddles(isa.lanes),
+        LoopGroups(),
     )
     context = Context.after(report, disable)
     program = to_kernels(optimised, passes=passes, context=context, indirect="pack" not in disable)

@@ -16,8 +16,9 @@ from rlx.backends.base import Options
 from rlx.backends.cpu import topology
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import detect, forced
+from rlx.codegen.simd.entry_points import CHUNKS_A_THREAD
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.module import CHUNKS_A_THREAD, schedule_of
+from rlx.codegen.simd.module import schedule_of
 from rlx.cost.counts import Binding, made_by_runs, placed
 from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import OVERLAP, overlapped

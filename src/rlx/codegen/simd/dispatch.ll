@@ -1,6 +1,6 @@
-; Runs a kernel: in one go where the work is small, else in chunks on the pool. Flat nests count single elements, whose
-; weight is in instructions of a vector; their pieces are multiples of 64 elements, so that no two threads share a line.
-; Runs that are watched read the frame too (backends/cpu/watch.ll).
+; Runs a kernel: in one go where the work is small, else in chunks on the pool, of %grain cycles at least and %each a
+; thread at most. Flat nests count single elements, whose weight is in instructions of a vector; their pieces are multiples
+; of 64 elements, so that no two threads share a line. Runs that are watched read the frame too (backends/cpu/watch.ll).
 define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {
   %kernel = load ptr, ptr %frame, align 8
   %p1 = getelementptr i64, ptr %frame, i64 1
@@ -23,7 +23,8 @@ define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {
   ret void
 }
 define internal void @rlx_run(ptr %kernel, ptr %args, i64 %total, i64 %weight, i64 %flat,
-                              ptr %base, i64 %stride, ptr %parallel, i64 %threads) #0 {
+                              ptr %base, i64 %stride, ptr %parallel, i64 %threads,
+                              i64 %grain, i64 %each) #0 {
 entry:
   %frame = alloca [7 x i64], align 16
   %some = icmp sgt i64 %total, 0
@@ -33,8 +34,8 @@ start:
   %vector = sdiv i64 %heavy, 16
   %is.flat = icmp ne i64 %flat, 0
   %cycles = select i1 %is.flat, i64 %vector, i64 %heavy
-  %chunks.by.work = sdiv i64 %cycles, $GRAIN_CYCLES
-  %most = mul i64 %threads, $CHUNKS_A_THREAD
+  %chunks.by.work = sdiv i64 %cycles, %grain
+  %most = mul i64 %threads, %each
   %few = icmp slt i64 %chunks.by.work, %most
   %chunks.1 = select i1 %few, i64 %chunks.by.work, i64 %most
   %short = icmp slt i64 %total, %chunks.1

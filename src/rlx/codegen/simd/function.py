@@ -66,10 +66,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Callee:
-    """A kernel's function, and the dims whose values its caller gives it in a table, in order."""
+    """A kernel's function, and the dims whose values its caller gives it in a table, in order. With `turns` the caller
+    tells it behind that whether to go from the last position to the first."""
 
     name: str
     dims: tuple[Dim, ...]
+    turns: bool = False
 
 
 class Module:
@@ -96,11 +98,11 @@ class Module:
         probe = make("@@")
         text, given = probe.text(), tuple(probe.given or ())
         if text in self._by_text:
-            return Callee(self._by_text[text], given)
+            return Callee(self._by_text[text], given, probe.turns)
         name = stem if stem not in self._functions else f"{stem}.{len(self._functions)}"
         self._by_text[text] = name
         self._functions[name] = text.replace("@@@", f"@{_quoted(name)}", 1)
-        return Callee(name, given)
+        return Callee(name, given, probe.turns)
 
     def has(self, name: str) -> bool:
         return name in self._functions
@@ -176,6 +178,7 @@ class Function:
         self, module: Module, name: str, parameters: str, linkage: str = "internal", attributes: str = "#0"
     ) -> None:
         self.module = module
+        self.name = name
         self.head = f"define {linkage} void @{name}({parameters}) {attributes} {{"
         self.entry: list[str] = []
         self.lines: list[str] = []
@@ -185,10 +188,17 @@ class Function:
         self.given: list[Dim] | None = None
         self._table = ""
         self._behind = 0
+        self.turns = False
 
     def given_dims(self, slots: int) -> None:
         """Takes the values of dims from a table, whose address stands behind so many slots in `%args`."""
         self.given, self._behind = [], slots + 1
+
+    def backwards(self) -> str:
+        """Whether the caller wants positions from the last to the first."""
+        self.turns = True
+        place = self.at_entry(_entry_of("i64", "%args", self._behind + 1))
+        return self.at_entry(f"icmp ne i64 {self.at_entry(f'load i64, ptr {place}, align 8')}, 0")
 
     def text(self) -> str:
         entry = ["entry:", *self.entry, "  br label %body", "body:"]
@@ -349,6 +359,10 @@ class Function:
         if name is None:
             name = self._dims[dim] = self._poly(dim) if self.given is None else self._from_table(dim, self.given)
         return name
+
+    def know(self, dim: Dim, value: str) -> None:
+        """Has a dim's value, made at the entry, where no symbol of the program is it."""
+        self._dims[dim] = value
 
     def _from_table(self, dim: Dim, given: list[Dim]) -> str:
         if not given:

@@ -17,7 +17,17 @@ from rlx.codegen.simd.block_cores import BlockForm, Panel, call_block_core, call
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.microkernels import BYTES, FLOATS, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import (
+    BYTES,
+    FLOATS,
+    OF_DTYPE,
+    BlockOperands,
+    Form,
+    call_core,
+    heights_of,
+    tile_at,
+    tiles_of,
+)
 from rlx.codegen.simd.packing import Source, pack_panel
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
@@ -26,9 +36,11 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.ir.rows import ROWS
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
@@ -36,6 +48,8 @@ NEAR_BYTES = 1 << 16
 """Of a right side whose panels are all read again for every block of rows."""
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
+STREAMED_ROWS = 2
+"""As many rows take as long as one, which waits for the panels to come out of L2."""
 _WASTE = {1: 1.3, 2: 1.08}
 """How much more a multiplication costs in panels of one and two vectors, where more are usual."""
 _WIDER = 1.02
@@ -49,6 +63,8 @@ class ScheduledMatmul(WholePositions):
     form   what the core multiplies; `tail` elements of the depth are beyond its groups
     depth  elements that one call of the core sums: k, and taps whose elements of A follow one another
     taps   extents of the outer parts of the sum and the steps of A along them
+    turns  in a loop, positions are visited from the last to the first in every other trip: the panels that a trip reads
+           last are in the nearest caches when the next begins
     """
 
     work: Contraction
@@ -60,6 +76,7 @@ class ScheduledMatmul(WholePositions):
     positions: Dim
     weight: Dim
     scratch: Dim
+    turns: bool = False
 
     @property
     def rows(self) -> int:
@@ -141,7 +158,7 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
     )
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
-    weight = dims.mul(dims.minimum(work.m, row_block), per_row)
+    weight = dims.mul(dims.maximum(dims.minimum(work.m, row_block), STREAMED_ROWS), per_row)
     depth, taps = _outer(work, form)
     tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
     positions = dims.product((*work.batch, blocks, panels))
@@ -190,19 +207,34 @@ class _GemmWriter:
         self.ragged = not (isinstance(n, int) and n % self.width == 0)
         self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.heights = heights_of(self.work.m, scheduled.row_block, scheduled.rows)
+        self.whole = ""  # whether the panel of the position has no columns beyond the last
+        rest = -(-(n % self.width) // self.lanes) if isinstance(n, int) else 0
+        self.rest = rest or scheduled.vectors
+        """Vectors of the last panel that have columns."""
+        self.back = self.last = ""
+        """Whether positions are visited backwards, and the sum of a position and the one that then takes its turn."""
         self.panel, self.are_many = Panel("", "", ""), ""
         """Of a right side of few bits: the panel of the position, and whether it is unpacked first."""
         self.epilogue = [
             Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
         ]
 
+        self.added = _added(scheduled)
+        """What is added to the sum, or the sum itself, where a core can add it and write all of the result."""
+
     def write(self) -> Function:
+        if self.scheduled.turns:
+            self.back = self.f.backwards()
+            self.last = self.f.at_entry(f"sub i64 {self.f.at_entry('add i64 %begin, %end')}, 1")
         self.f.loop("%begin", "%end", 1, [], self._position)
         return self.f
 
     def _position(self, position: str, _: list[str]) -> list[str]:
         f, work = self.f, self.work
         self.body.push()
+        if self.back:
+            position = f.value(f"select i1 {self.back}, i64 {f.sub(self.last, position)}, i64 {position}")
         panels = f.dim(dims.ceildiv(work.n, self.width))
         blocks = f.dim(dims.ceildiv(work.m, self.scheduled.row_block))
         if work.packed and work.batch and not self._is_near():
@@ -221,6 +253,7 @@ class _GemmWriter:
         first = f.mul(block, height)
         rows = f.smin(height, f.sub(m, first))
         column = f.mul(panel, str(self.width))
+        self.whole = f.value(f"icmp sle i64 {column}, {f.sub(f.dim(work.n), str(self.width))}") if self.ragged else ""
         if work.blocks is not None:
             right = ahead = self._blocks(panel, rows)
         else:
@@ -257,7 +290,8 @@ class _GemmWriter:
             start = f.mul(panel, size)
             start = f.add(start, self.body.offset(work.b)) if work.b.others or work.b.axes else start
             here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
-            return here, f.offset(here, self.form.element, size)
+            step = f.value(f"select i1 {self.back}, i64 {f.sub('0', size)}, i64 {size}") if self.back else size
+            return here, f.offset(here, self.form.element, step)
         target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))
         remaining = f.sub(f.dim(work.n), column)
         source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
@@ -285,12 +319,53 @@ class _GemmWriter:
             next_share = f.offset(ahead, self.form.element, f.mul(tile, share))
             lda = f.dim(work.a.coefficient(work.m_axis))
             operands = BlockOperands(a_pointer, lda, right, "%scratch", width, depth, next_share)
-            self._over_taps(height, operands)
-            self._finish(row, height, column)
+
+            def through_scratch() -> None:
+                self._over_taps(height, operands)
+                self._finish(row, height, column)
+
+            def in_place() -> None:
+                self._in_place(height, column, operands)
+
+            if self.added is None:
+                through_scratch()
+            elif not self.masked:
+                in_place()
+            else:
+                f.when(self.whole, in_place, through_scratch)
             self.body.pop()
             return []
 
         f.loop("0", count, 1, [], one)
+
+    def _in_place(self, height: str, column: str, tile: BlockOperands) -> None:
+        """One call of the core, which leaves the rows where they belong."""
+        f, work, body = self.f, self.work, self.body
+        (store,) = self.epilogue
+        body.push()
+        body.axes[work.n_axis] = column
+        tile = dataclasses.replace(
+            tile, c=body.pointer(store.slot, work.dtype, store.offset), ldc=f.dim(store.offset.coefficient(work.m_axis))
+        )
+        if self.added is not None and self.added.kind == "load":
+            line = offset_of(self.added)
+            start = body.pointer(self.added.attr.slot, work.dtype, line)
+            tile = dataclasses.replace(tile, start=start, ldf=f.dim(line.coefficient(work.m_axis)), late=True)
+        self._core(height, tile, self.scheduled.tail)
+        body.pop()
+
+    def _core(self, height: str, tile: BlockOperands, tail: int) -> None:
+        """A call of the core. How many rows threads share out between them changes no sum."""
+        f, vectors = self.f, self.scheduled.vectors
+        alike = self.work.m == ROWS
+
+        def call(some: int) -> None:
+            call_core(f, height, self.heights, some, tile, self.form, tail, alike, vectors)
+
+        if self.rest == vectors:
+            call(vectors)
+        else:
+            f.branch(self.whole, lambda: call(vectors), lambda: call(self.rest))
 
     def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
@@ -306,7 +381,7 @@ class _GemmWriter:
             )
             return
         if not scheduled.taps:
-            call_core(f, height, scheduled.rows, scheduled.vectors, tile, scheduled.form, scheduled.tail)
+            self._core(height, tile, scheduled.tail)
             return
         total = f.dim(dims.product(extent for extent, _ in scheduled.taps))
         tail = scheduled.tail
@@ -325,9 +400,10 @@ class _GemmWriter:
                 tile,
                 a=f.offset(tile.a, scheduled.form.element, offset),
                 b=f.offset(tile.b, scheduled.form.element, f.mul(tap, step)),
-                more=f.value(f"icmp ne i64 {tap}, 0"),
+                start=f.value(f"select i1 {f.value(f'icmp ne i64 {tap}, 0')}, ptr {tile.c}, ptr null"),
+                ldf=tile.ldc,
             )
-            call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, tail)
+            self._core(height, here, tail)
             return []
 
         f.loop("0", total, 1, [], one)
@@ -343,10 +419,8 @@ class _GemmWriter:
                 self._vectors(first, row, vectors)
                 return []
             if not self.masked:  # the last panel has some vectors, all of them whole
-                assert isinstance(work.n, int)
-                whole = f.value(f"icmp sle i64 {column}, {work.n - self.width}")
-                some = vectors[: work.n % self.width // self.lanes]
-                f.when(whole, lambda: self._vectors(first, row, vectors), lambda: self._vectors(first, row, some))
+                some = vectors[: self.rest]
+                f.when(self.whole, lambda: self._vectors(first, row, vectors), lambda: self._vectors(first, row, some))
                 return []
             for j, at in enumerate(ats):
                 if j:
@@ -390,3 +464,20 @@ class _GemmWriter:
 def _without_k(work: Contraction) -> Linear:
     inside = (*work.tap_axes, work.k_axis)
     return Linear(work.a.const, tuple((n, c) for n, c in work.a.axes if n not in inside))
+
+
+def _added(scheduled: ScheduledMatmul) -> Expr | None:
+    """Of an epilogue that stores a sum, or it and one element: the sum, or the element; None for any other."""
+    work = scheduled.work
+    if scheduled.taps or len(work.epilogue) != 1 or work.dtype is not scheduled.form.dtype or work.blocks is not None:
+        return None
+    (store,) = work.epilogue
+    if store.guard is not None or store.offset.others or store.offset.coefficient(work.n_axis) != 1:
+        return None
+    if store.body.kind == "acc":
+        return store.body
+    if store.body.kind != "add" or {arg.kind for arg in store.body.args} != {"acc", "load"}:
+        return None
+    (element,) = (arg for arg in store.body.args if arg.kind == "load")
+    straight = not element.args and offset_of(element).coefficient(work.n_axis) == 1
+    return element if straight and element.dtype is work.dtype else None

@@ -9,12 +9,13 @@ overflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.codegen.simd.function import Function, Module, memory_type, register_type
+from rlx.codegen.simd.function import Function, Module, Target, memory_type, register_type
 from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 
 UNROLL = 4
@@ -67,40 +68,55 @@ HALVES, BRAINS = (Form(f"gemm_{of.name}", of, dtypes.f32) for of in (dtypes.f16,
 OF_DTYPE = {form.of: form for form in (FLOATS, DOUBLES, HALVES, BRAINS)}
 
 
-def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0) -> str:
+def core(
+    module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0, alike: bool = False, of: int = 0
+) -> str:  # fmt: skip
     """Adds the core of a tile shape for packed panels.
 
-    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, i1 more), strides in elements; `ahead` is memory to
-    prefetch; with `more` the product is added to what the tile holds. k is a multiple of the form's group but for
-    `tail` elements.
+    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf, i1 late), strides in elements;
+    `ahead` is memory to prefetch. Unless `from` is null, the sums begin with the tile there, which may be the one at c;
+    or it is added to them in the end, if `late`, and rounded once (sums that begin with a large number are rounded at
+    every step). k is a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one
+    order, however many rows they have. A panel may be wider, `of` so many vectors, of which the first are multiplied.
     """
-    stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "")
+    sets = 1 if alike else sets_of(module.target, rows, vectors, form)
+    apart = sets != sets_of(module.target, rows, vectors, form)
+    wider = f"of{of}" if of > vectors else ""
+    stem = f"{form.stem}_{rows}x{vectors}{wider}" + (f"_{tail}" if tail else "") + "_alike" * apart
     if not module.has(stem):
         writer = ByteCore if form is BYTES else FloatCore
-        module.add(stem, writer(module, stem, rows, vectors, form, tail).write().text())
+        module.add(stem, writer(module, stem, rows, vectors, form, tail, sets, max(of, vectors)).write().text())
     return stem
+
+
+def sets_of(target: Target, rows: int, vectors: int, form: Form) -> int:
+    """Sets of sums, added at the end: few sums would wait for one another, so short tiles have several."""
+    few = rows * vectors * form.dtype.itemsize // 4
+    # beside them: the panel's vectors and an element of A, and both as they are in memory
+    others = (vectors + 1) * (1 if form.moves else 2)
+    room = min(MOST_SUMS, target.vector_registers - others)
+    return 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
 
 class Core:
     """The multiplication of `rows` rows with a panel; sums stay in registers over all of k."""
 
-    def __init__(self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int) -> None:
-        self.rows, self.vectors, self.form, self.tail = rows, vectors, form, tail
+    def __init__(
+        self, module: Module, name: str, rows: int, vectors: int, form: Form, tail: int, sets: int, of: int
+    ) -> None:  # fmt: skip
+        self.rows, self.vectors, self.form, self.tail, self.ways = rows, vectors, form, tail, sets
         self.lanes = module.target.lanes
-        parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead, i1 %more"
+        parameters = (
+            "ptr noalias %a, i64 %lda, ptr noalias %b, ptr %c, i64 %ldc, i64 %k, ptr %ahead, ptr %from, i64 %ldf, "
+            "i1 %late"
+        )
         self.f = f = Function(module, name, parameters)
         self.kind = f"<{self.lanes} x {form.total}>"
         self.held = self.kind
         """Type of a vector of the panel in memory."""
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.row_length = str(vectors * self.lanes)
+        self.row_length = str(of * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
-        # few sums would wait for one another: short tiles have several sets of sums, added at the end
-        few = rows * vectors * form.dtype.itemsize // 4
-        # beside them: the panel's vectors and an element of A, and both as they are in memory
-        others = (vectors + 1) * (1 if form.moves else 2)
-        room = min(MOST_SUMS, module.target.vector_registers - others)
-        self.ways = 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
     def add(self, a: str, b: str) -> str:
         """The sum of two vectors of sums."""
@@ -131,6 +147,7 @@ class Core:
         sums = f.loop(whole, even, group, [(kind, s) for s in sums], lambda at, now: self._multiply(at, 0, now))
         if self.tail:
             sums = self._multiply(even, 0, sums, self.tail)
+        sums = self._with_tile("%late", sums, lambda tile: [self.add(a, b) for a, b in zip(tile, sums)], "end")
         for r in range(self.rows):
             target = f.offset("%c", self.form.total, f.mul("%ldc", str(r)))
             for j in range(self.vectors):
@@ -139,19 +156,30 @@ class Core:
         return f
 
     def _start(self) -> list[str]:
-        """What the sums begin with: zeros, or the tile."""
+        """What the sums begin with: zeros, or a tile."""
+        f = self.f
+        some = f.value("icmp ne ptr %from, null")
+        early = f.value(f"and i1 {some}, {f.value('xor i1 %late, true')}")
+        zeros = ["zeroinitializer"] * (self.rows * self.vectors)
+        return self._with_tile(early, zeros, lambda tile: tile, "start")
+
+    def _with_tile(
+        self, condition: str, sums: list[str], join: Callable[[list[str]], list[str]], label: str
+    ) -> list[str]:  # fmt: skip
+        """What `join` makes of the tile at `%from` where the condition holds, else the sums."""
         f, kind, total = self.f, self.kind, self.form.total
         before = f.block_name
-        f.emit("br i1 %more, label %load, label %go")
-        f.label("load")
-        loaded = []
+        f.emit(f"br i1 {condition}, label %{label}.load, label %{label}")
+        f.label(f"{label}.load")
+        tile = []
         for r in range(self.rows):
-            source = f.offset("%c", total, f.mul("%ldc", str(r)))
+            source = f.offset("%from", total, f.mul("%ldf", str(r)))
             for j in range(self.vectors):
-                loaded.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
-        f.emit("br label %go")
-        f.label("go")
-        return [f.value(f"phi {kind} [zeroinitializer, %{before}], [{value}, %load]") for value in loaded]
+                tile.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
+        joined = join(tile)
+        f.emit(f"br label %{label}")
+        f.label(label)
+        return [f.value(f"phi {kind} [{a}, %{before}], [{b}, %{label}.load]") for a, b in zip(sums, joined)]
 
     def _unrolled(self, position: str, sums: list[str]) -> list[str]:
         f, count, element = self.f, self.rows * self.vectors, self.form.element
@@ -318,30 +346,48 @@ class BlockOperands:
     ldc: str
     k: str
     ahead: str
-    more: str = "false"
+    start: str = "null"
+    ldf: str = "0"
+    late: bool = False
 
 
 def call_core(
-    f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0
-) -> None:
-    """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
+    f: Function, height: str, heights: int | Sequence[int], vectors: int, tile: BlockOperands, form: Form = FLOATS,
+    tail: int = 0, alike: bool = False, of: int = 0,
+) -> None:  # fmt: skip
+    """Calls the core of a height that is only known at run time (one of these, or 1 to a number) on a packed panel."""
     text = (
         f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
-        f"ptr {tile.ahead}, i1 {tile.more}"
+        f"ptr {tile.ahead}, ptr {tile.start}, i64 {tile.ldf}, i1 {int(tile.late)}"
     )
-    call_of_height(f, height, tallest, lambda rows: f"{core(f.module, rows, vectors, form, tail)}({text})")
+    call_of_height(f, height, heights, lambda rows: f"{core(f.module, rows, vectors, form, tail, alike, of)}({text})")
 
 
-def call_of_height(f: Function, height: str, tallest: int, call: Callable[[int], str]) -> None:
-    """The call for a height that is only known at run time (1 … tallest)."""
+def call_of_height(f: Function, height: str, heights: int | Sequence[int], call: Callable[[int], str]) -> None:
+    """The call for a height that is only known at run time: one of these, or 1 to a number."""
+    some = range(1, heights + 1) if isinstance(heights, int) else heights
     number = f.fresh("S")[1:]
-    cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
+    cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in some)
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")
-    for r in range(1, tallest + 1):
+    for r in some:
         f.label(f"{number}.{r}")
         f.emit(f"call void @{call(r)}")
         f.emit(f"br label %{number}.end")
     f.label(f"{number}.end")
+
+
+def heights_of(m: Dim, block: int, tallest: int) -> Sequence[int]:
+    """Heights that tiles of blocks of so many of `m` rows may have, by `tiles_of`."""
+    if not isinstance(m, int):
+        return range(1, tallest + 1)
+    found: set[int] = set()
+    blocks = max(-(-m // block), 1)
+    most = -(-m // blocks)
+    for rows in (most, m - most * (blocks - 1)):
+        if rows > 0:
+            count = -(-rows // tallest)
+            found |= {rows // count, -(-rows // count)}
+    return sorted(found)
 
 
 def tiles_of(f: Function, rows: str, tallest: int) -> tuple[str, str, str]:

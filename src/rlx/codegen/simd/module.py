@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from string import Template
 from typing import Any
 
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, repeat, transpose, winograd
-from rlx.codegen.simd.entry_points import GRAIN_CYCLES, Code, Entry
+from rlx.codegen.simd.entry_points import Code, Entry
 from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module, Target
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import Scheduled
@@ -19,16 +18,17 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.control import Loop, LoopGroup
 from rlx.kernel.ir.irregular import FourierTransform, OrderedWork, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.origins import at_origins
 from rlx.kernel.ir.program import Kernel, Program, leaves
+from rlx.kernel.ir.rows import of_rows
 from rlx.kernel.ir.winograd import WinogradConvolution
 from rlx.kernel.ir.work import Work
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
-CHUNKS_A_THREAD = 4
 SEGMENT = 256
 """Kernels that one function calls: LLVM takes more than linear time for the registers of long functions."""
 
@@ -105,12 +105,18 @@ def _write_entry(
 ) -> None:
     scratch: Dim = 0
     code: dict[int, Code] = {}
-    known: dict[tuple[Work, int], tuple[Scheduled, Callee]] = {}  # equal work is written once: layers repeat
+    known: dict[tuple[Work, int, bool], tuple[Scheduled, Callee]] = {}  # equal work is written once: layers repeat
+    rows = {} if profile else _rows(kernels)
+    repeated = {id(kernel) for kernel in _in_loops(kernels)}
     for kernel in leaves(kernels):
         work, origins = at_origins(kernel.work)
-        key = (work, len(kernel.slots))
+        if id(kernel) in rows:
+            work = of_rows(work, rows[id(kernel)])
+        key = (work, len(kernel.slots), id(kernel) in repeated)
         if key not in known:
             scheduled = schedule_of(replace(kernel, work=work), isa)
+            if id(kernel) in repeated and isinstance(scheduled, gemm.ScheduledMatmul):
+                scheduled = replace(scheduled, turns=bool(scheduled.work.packed))
             stem = f"kernel.{kernel.name}"  # apart from names of the C library
             known[key] = (scheduled, scheduled.render(module, stem, len(kernel.slots)))
         item, function = known[key]
@@ -135,6 +141,25 @@ def _write_entry(
     _write_arena(module, f"{name}_arena", memory, scratch)
 
 
+def _in_loops(kernels: Sequence[Kernel], inside: bool = False) -> Iterator[Kernel]:
+    """The kernels that a loop runs again and again."""
+    for kernel in kernels:
+        if kernel.work.owns_kernels:
+            yield from _in_loops(kernel.children, inside or isinstance(kernel.work, Loop))
+        elif inside:
+            yield kernel
+
+
+def _rows(kernels: Sequence[Kernel]) -> dict[int, Dim]:
+    """The number of rows of each kernel, by its id, of which some alone may be computed."""
+    found: dict[int, Dim] = {}
+    for kernel in kernels:
+        if isinstance(kernel.work, LoopGroup):
+            for loop, cut in zip(kernel.work.loops, kernel.work.cuts):
+                found |= {id(leaf): cut.rows for leaf in leaves([loop]) if cut is not None}
+    return found
+
+
 def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) -> None:
     """Bytes of the arena at these dims: slots of temporaries, then scratch for each thread."""
     f = Function(module, name, "ptr %dims, i64 %threads, ptr %bytes", "dso_local", ONCE_A_RUN)
@@ -148,8 +173,7 @@ def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) ->
 def _dispatcher() -> str:
     """The function that runs a kernel, in one go or in chunks on the pool."""
     lines = (files("rlx.codegen.simd") / "dispatch.ll").read_text().splitlines()
-    text = "\n".join(["", *(line for line in lines if not line.startswith(";"))])
-    return Template(text).substitute(GRAIN_CYCLES=GRAIN_CYCLES, CHUNKS_A_THREAD=CHUNKS_A_THREAD)
+    return "\n".join(["", *(line for line in lines if not line.startswith(";"))])
 
 
 def _aligned(size: Dim) -> Dim:

@@ -90,3 +90,29 @@ class Loop(Owner):
 
     def map_children(self, change: Callable[[tuple[Kernel, ...]], Iterable[Kernel]]) -> Self:
         return dataclasses.replace(self, body=tuple(change(self.body)), test=tuple(change(self.test)))
+
+
+@dataclass(frozen=True)
+class RowCut:
+    """How a loop comes apart into loops over some of its rows each: no trip mixes rows (the sequences of a batch).
+
+    rows    how many there are; axis 0 of each nest of the body counts them, as does m of each product
+    steps   by buffer that has rows: elements from one row to the next
+    """
+
+    rows: Dim
+    steps: tuple[tuple[int, Dim], ...]
+
+
+@dataclass(frozen=True)
+class LoopGroup(Owner):
+    """Loops of which none reads what another writes, in any order or at once; `cuts` says which come apart further."""
+
+    loops: tuple[Kernel, ...]
+    cuts: tuple[RowCut | None, ...]
+
+    def children(self) -> tuple[Kernel, ...]:
+        return self.loops
+
+    def map_children(self, change: Callable[[tuple[Kernel, ...]], Iterable[Kernel]]) -> Self:
+        return dataclasses.replace(self, loops=tuple(change(self.loops)))

@@ -19,7 +19,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.control import Branch, Loop, LoopGroup
 from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, TopKSelection
@@ -295,3 +295,12 @@ def _(work: Loop, writer: _Writer) -> list[str]:
         lines += _indented(line for kernel in work.test for line in kernel_lines(kernel))
         lines.append(f"{INDENT}while %{work.condition}:")
     return lines + list(_indented(line for kernel in work.body for line in kernel_lines(kernel)))
+
+
+@describe.register
+def _(work: LoopGroup, writer: _Writer) -> list[str]:
+    lines: list[str] = []
+    for loop, cut in zip(work.loops, work.cuts):
+        lines.append("at once:" if cut is None else f"at once, some of {cut.rows} rows each:")
+        lines += _indented(kernel_lines(loop))
+    return lines

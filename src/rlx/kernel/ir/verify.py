@@ -22,7 +22,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.control import Branch, Loop, LoopGroup
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
@@ -145,6 +145,8 @@ class Verifier:
             if work.condition is not None:
                 self._must_hold(kernel, work.condition)
             self._kernels(work.body)
+        elif isinstance(work, LoopGroup):
+            self._kernels(work.loops)
 
     def _must_hold(self, kernel: Kernel, number: int) -> None:
         if not self._holds(number):
