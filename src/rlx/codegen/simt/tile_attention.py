@@ -7,8 +7,7 @@ multiply in fours, they do so with keys and values straight from workgroup memor
 the tiles of the same queries. Tiles of which every score counts have no masks; a mask of keys alone is a word of a bit
 for each of 32 keys.
 
-Of eight queries or keys, 64 bytes of each are 512 neighbouring bytes, in which pieces are swapped by the row's number,
-as `tile_contraction.py` has it. So do results on their way to memory.
+All of them lie there as `tile_rows.py` has it; so do results on their way to memory.
 Source: Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608 for products by fours of warps.
 """
 
@@ -26,6 +25,7 @@ from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product, warpgroup_steps_product
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.tile_layouts import LATER_NUMBERS
+from rlx.codegen.simt.tile_rows import CHUNK, OF_A_CHUNK, PIECE, PIECES, RowTile, place_of
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -42,14 +42,6 @@ LANES = 32 * WARPS
 """Of a group."""
 STAGES = 2
 """Of keys and values; where warps multiply in fours there is room for one more."""
-PIECE = 8
-"""Features of 16 bytes."""
-CHUNK = 32
-"""Features that are loaded from workgroup memory at once."""
-PIECES = CHUNK // PIECE
-"""Of a chunk."""
-OF_A_CHUNK = 8 * PIECES
-"""Pieces of eight keys."""
 LOG2E = math.log2(math.e)
 
 
@@ -90,11 +82,14 @@ class TileAttention(AttentionWriter):
         self.groups = groups if self.together else 1
         self.stages = STAGES + 1 if self.together else STAGES
         self.lanes = LANES * self.groups
-        self.chunks = [-(-features // CHUNK) for features in sides]
-        """Of a key, and of its values."""
-        self.sides = [KEYS // 8 * chunks * OF_A_CHUNK for chunks in self.chunks]
-        self.of_stages = self.stages * self.groups * sum(self.sides)
-        """Pieces, behind which there are queries, and results later on."""
+        keys = RowTile("k", work.features, KEYS, 0, "of_group", LANES)
+        self.tiles = (keys, RowTile("v", work.value_features, KEYS, keys.size, "of_group", LANES))
+        self.chunks = [tile.chunks for tile in self.tiles]
+        self.of_stage = sum(tile.size for tile in self.tiles)
+        """Pieces of keys and values."""
+        self.of_stages = self.stages * self.groups * self.of_stage
+        """Those of all stages, behind which there are queries, and results later on."""
+        self.queries = RowTile("q", work.features, QUERIES, self.of_stages, "(int)lane", self.lanes)
         self.code.dynamic_shared = 16 * (self.of_stages + QUERIES // 8 * max(self.chunks) * OF_A_CHUNK)
         if self.together:
             self.scored, text = warpgroup_product(work.dtype, work.dtype, KEYS)
@@ -163,7 +158,7 @@ class TileAttention(AttentionWriter):
             code.emit("commit_copies();")
             with self.body.scope(f"if ({start} < {stop})"):
                 code.emit(f"const Piece* const keys = dynamic_shared + {self._stage_at('stage')};")
-                code.emit(f"const Piece* const values = keys + {self.sides[0]};")
+                code.emit(f"const Piece* const values = keys + {self.tiles[0].size};")
                 self._scores()
                 if not self.scaled_late:
                     scale = self.number(work.scale)
@@ -194,23 +189,15 @@ class TileAttention(AttentionWriter):
 
     def _copy_queries(self, first: str, count: str) -> None:
         """Asks for the tile's queries; behind the last there is the last one again."""
-        code, work, chunks = self.code, self.work, self.chunks[0]
-        slot, line = work.q
-        lanes_of_two = 2 * PIECES * chunks
-        rows = 2 * (self.lanes // lanes_of_two)
-        two = f"(int)lane / {2 * PIECES}"
-        code.emit(f"const int query = {two} / {chunks} * 2 + (int)lane / {PIECES} % 2;")
-        code.emit(f"const int piece_q = {two} % {chunks} * {PIECES} + (int)lane % {PIECES};")
+        code, (slot, line) = self.code, self.work.q
         step, start = self.record.dim(line.coefficient(PLACE)), self.start(line, FEATURE, PLACE)
-        ends = [f"(int)lane < {rows // 2 * lanes_of_two}"] * (self.lanes % lanes_of_two > 0)
-        ends += [f"piece_q < {work.features // PIECE}"] * (work.features % CHUNK > 0)
-        for number in range(-(-QUERIES // rows)):
-            row = f"query + {number * rows}"
+
+        def copy(row: str, number: int, place: str) -> str:
             near = f"min({first} + {row}, {count} - {self.language.index(1)})"
-            place = f"dynamic_shared + {self.of_stages} + {_place_of(f'({row})', 'piece_q', chunks)}"
-            copy = f"copy_ahead({place}, slot{slot} + {start} + {near} * {step} + piece_q * {PIECE});"
-            last = [f"{row} < {QUERIES}"] * ((number + 1) * rows > QUERIES)
-            code.emit(f"if ({' && '.join([*ends, *last])}) {copy}" if [*ends, *last] else copy)
+            return f"copy_ahead({place}, slot{slot} + {start} + {near} * {step} + piece_q * {PIECE});"
+
+        self.queries.declare(code)
+        self.queries.bring(code, "", copy)
 
     def _load_queries(self) -> None:
         """Brings a warp's queries to registers, where warps multiply alone."""
@@ -237,45 +224,29 @@ class TileAttention(AttentionWriter):
 
     def _places(self, starts: Sequence[str]) -> None:
         """Where a lane's first piece of a tile's keys, and of its values, lies, and where it is to come."""
-        code, begin = self.code, 0
-        sides = zip("kv", (self.work.k, self.work.v), self.chunks, self.sides, starts)
-        for name, (slot, line), chunks, side, at in sides:
+        for tile, (slot, line), at in zip(self.tiles, (self.work.k, self.work.v), starts):
+            tile.declare(self.code)
             step = self.record.dim(line.coefficient(PLACE))
-            eight = f"of_group / {2 * PIECES}"
-            code.emit(f"const int key_{name} = {eight} / {chunks} * 2 + of_group / {PIECES} % 2;")
-            code.emit(f"const int piece_{name} = {eight} % {chunks} * {PIECES} + of_group % {PIECES};")
-            place = f"slot{slot} + {at} + key_{name} * {step} + piece_{name} * {PIECE}"
-            code.emit(f"const auto from_{name} = {place};")
-            code.emit(f"const int to_{name} = {begin} + {_place_of(f'key_{name}', f'piece_{name}', chunks)};")
-            begin += side
+            place = f"slot{slot} + {at} + row_{tile.name} * {step} + piece_{tile.name} * {PIECE}"
+            self.code.emit(f"const auto from_{tile.name} = {place};")
 
     def _stage_at(self, stage: str) -> str:
         """Where a stage of the group begins in workgroup memory."""
-        of_groups = f" + group * {self.stages * sum(self.sides)}" if self.groups > 1 else ""
-        return f"{stage} * {sum(self.sides)}{of_groups}"
+        of_groups = f" + group * {self.stages * self.of_stage}" if self.groups > 1 else ""
+        return f"{stage} * {self.of_stage}{of_groups}"
 
     def _copy(self, start: str, stop: str, stage: str) -> None:
         """Asks for a tile; behind the last key there are zeros."""
         code = self.code
         code.emit(f"const int there = (int)min({stop} - {start}, {self.language.index(KEYS)});")
-        work, begin = self.work, 0
-        sides = zip("kv", (work.k, work.v), self.chunks, (work.features, work.value_features), self.sides)
-        for name, (_, line), chunks, features, side in sides:
-            lanes_of_two = 2 * PIECES * chunks  # that bring two keys
-            step, keys = self.record.dim(line.coefficient(PLACE)), 2 * (LANES // lanes_of_two)
-            source = code.let(f"from_{name} + {start} * {step}", "source")
-            ends = [f"of_group < {keys // 2 * lanes_of_two}"] * (LANES % lanes_of_two > 0)
-            ends += [f"piece_{name} < {features // PIECE}"] * (features % CHUNK > 0)
-            for number in range(-(-KEYS // keys)):
-                key = f"key_{name} + {number * keys}"
-                place = f"to_{name} + {number * keys // 8 * chunks * OF_A_CHUNK}"
-                if keys % 8:
-                    place = f"{begin} + {_place_of(f'({key})', f'piece_{name}', chunks)}"
-                place = f"dynamic_shared + {self._stage_at(stage)} + {place}"
-                copy = f"copy_ahead_if({key} < there, {place}, {source} + {number * keys} * {step});"
-                last = [f"{key} < {KEYS}"] * ((number + 1) * keys > KEYS)
-                code.emit(f"if ({' && '.join([*ends, *last])}) {copy}" if [*ends, *last] else copy)
-            begin += side
+        for tile, (_, line) in zip(self.tiles, (self.work.k, self.work.v)):
+            step = self.record.dim(line.coefficient(PLACE))
+            source = code.let(f"from_{tile.name} + {start} * {step}", "source")
+
+            def copy(row: str, number: int, place: str, step: str = step, source: str = source) -> str:
+                return f"copy_ahead_if({row} < there, {place}, {source} + {number} * {step});"
+
+            tile.bring(code, f"{self._stage_at(stage)} + ", copy)
 
     def _scores(self) -> None:
         """Scores of all keys of the tile: of eight of them, two of the lane's first row and two of its second."""
@@ -480,7 +451,7 @@ class TileAttention(AttentionWriter):
             self.add_of_neighbours(totals[row])
             part = code.let(f"{self.number(1.0)} / {self.whole(totals[row])}", "part")
             (word,) = words_of(work.out_dtype, [f"mixed[column][{2 * row + i}] * {part}" for i in range(2)])
-            place = _place_of(f"(own / 4 + {8 * row})", "column", chunks)
+            place = place_of(f"(own / 4 + {8 * row})", "column", chunks)
             self._for_mixed([f"((unsigned*)(made + {place}))[own % 4] = {word};"])
         code.emit("__syncwarp();")
         pieces = work.value_features // PIECE
@@ -492,7 +463,7 @@ class TileAttention(AttentionWriter):
             code.emit(f"const int row = e / {pieces}, piece = e % {pieces};")
             with code.block(f"if ({first} + row < {count})"):
                 place = f"slot{slot} + {start} + ({first} + row) * {step} + piece * {PIECE}"
-                code.emit(f"*(Piece*)({place}) = made[{_place_of('row', 'piece', chunks)}];")
+                code.emit(f"*(Piece*)({place}) = made[{place_of('row', 'piece', chunks)}];")
 
     def _store_pair(self, start: str, feature: str, pair: Sequence[str]) -> None:
         """Stores two elements that are neighbours, from a feature on."""
@@ -515,9 +486,3 @@ class TileAttention(AttentionWriter):
 def _is_of_keys(mask: Linear) -> bool:
     """Whether a mask is the same for all queries."""
     return mask.coefficient(PLACE) == 0 and not mask.others
-
-
-def _place_of(key: str, piece: str, chunks: int) -> str:
-    """Where a piece of a key lies in a tile of keys of so many chunks."""
-    chunk = f"({key} / 8 * {chunks} + {piece} / {PIECES}) * {OF_A_CHUNK}"
-    return f"{chunk} + {key} % 8 * {PIECES} + ({piece} % {PIECES} ^ {key} % 8 / 2)"
