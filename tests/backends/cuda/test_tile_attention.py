@@ -21,6 +21,7 @@ from .emulated_driver import EmulatedDriver
 from .fused_graphs import graph_dtype
 
 TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2}
+GROUPS_OF = tile_attention.groups_of
 
 
 @pytest.fixture(autouse=True, params=[0, 2], ids=["warps", "groups"])
@@ -80,10 +81,8 @@ def test_one_group_of_warps(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPa
 
 
 def test_few_tiles_are_shared_by_two_groups() -> None:
-    some, many = (
-        tile_attention.groups_of(rows, True) for rows in (team_attention.SOME_GUESS, team_attention.MANY_GUESS)
-    )
-    assert (some, many, tile_attention.groups_of(team_attention.MANY_GUESS, False)) == (2, 1, 0)
+    some, many = (GROUPS_OF(rows, True) for rows in (team_attention.SOME_GUESS, team_attention.MANY_GUESS))
+    assert (some, many, GROUPS_OF(team_attention.MANY_GUESS, False)) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(

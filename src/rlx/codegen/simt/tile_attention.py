@@ -374,9 +374,9 @@ class TileAttention(AttentionWriter):
             with code.block(f"for (int column = 0; column < {self.columns}; column += 2)"):
                 place = f"column / {PIECES} * {OF_A_CHUNK} + (column % {PIECES} + own / 16 ^ own % 8 / 2)"
                 code.emit(f"const Piece right = load_transposed(eight + {place});")
-                for number, pair in enumerate(("xy", "zw")):
+                for number, (x, y) in enumerate(("xy", "zw")):
                     mixed = f"mixed[column + {number}]"
-                    code.emit(f"mma_{work.dtype}({mixed}, {left}, right.{pair[0]}, right.{pair[1]});")
+                    code.emit(f"mma_{work.dtype}({mixed}, {left}, right.{x}, right.{y});")
 
     def _scores_together(self) -> None:
         """Scores by products of four warps."""

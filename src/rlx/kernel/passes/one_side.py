@@ -114,7 +114,9 @@ def _assuming(body: Expr, condition: Expr, holds: bool) -> Expr:
         if guard.kind != "and":
             return None if known(guard) else guard
         parts = [part for part in map(left_of, guard.args) if part is not None]
-        return ex.apply("and", *parts) if len(parts) == 2 else (parts or [None])[0]
+        if len(parts) == 2:
+            return ex.apply("and", *parts)
+        return parts[0] if parts else None
 
     def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
         if node.kind == "select" and (truth := known(args[0])) is not None:
@@ -130,8 +132,8 @@ def _assuming(body: Expr, condition: Expr, holds: bool) -> Expr:
 
 def _is_opposite(test: Expr, condition: Expr) -> bool:
     """Whether one comparison of integers holds exactly where another does not."""
-    margins = [_margin(each) for each in (test, condition)]
-    return None not in margins and _difference(margins[0], margins[1].times(-1)) == -1  # type: ignore[union-attr, arg-type]
+    one, other = _margin(test), _margin(condition)
+    return one is not None and other is not None and _difference(one, other.times(-1)) == -1
 
 
 def _margin(test: Expr) -> Linear | None:
