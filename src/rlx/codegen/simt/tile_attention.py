@@ -374,7 +374,7 @@ class TileAttention(AttentionWriter):
             with code.block(f"for (int column = 0; column < {self.columns}; column += 2)"):
                 place = f"column / {PIECES} * {OF_A_CHUNK} + (column % {PIECES} + own / 16 ^ own % 8 / 2)"
                 code.emit(f"const Piece right = load_transposed(eight + {place});")
-                for number, (x, y) in enumerate(("xy", "zw")):
+                for number, (x, y) in enumerate((("x", "y"), ("z", "w"))):
                     mixed = f"mixed[column + {number}]"
                     code.emit(f"mma_{work.dtype}({mixed}, {left}, right.{x}, right.{y});")
 
