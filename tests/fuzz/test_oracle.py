@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 
 from rlx import ops
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from tools.fuzz import check, oracle, rows
 from tools.fuzz.data import Recipe
@@ -101,6 +104,16 @@ def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
     data = np.tile(np.array([0.1, 0.7, -0.8], "f4"), (64, 1))
     expected = oracle.expect(program(graph, x=data, w=np.full((3, 1), 0.3, "f4")), {})["zero"]
     assert not expected.array.any() and np.isinf(expected.bound).all()
+
+
+@pytest.mark.parametrize("op", [ops.sigmoid, ops.silu])
+def test_a_sigmoid_below_the_normal_range_may_be_nothing(op: Callable[[Value], Value]) -> None:
+    """Whose quotient is then not a number."""
+    graph = Graph("vanishes")
+    y = op(graph.input("x", (2,)))
+    graph.output(y / y, name="y")
+    expected = oracle.expect(program(graph, x=np.array([-96, 1], "f4")), {})["y"]
+    assert np.isinf(expected.bound[0]) and np.isfinite(expected.bound[1])
 
 
 def test_a_nan_has_either_sign() -> None:

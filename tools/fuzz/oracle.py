@@ -49,6 +49,8 @@ EITHER_ZERO = ("minimum", "maximum", "reduce_min", "reduce_max", "reduce_window"
 SHIFTED = ("softmax", "log_softmax", "reduce_log_sum_exp", "attention")
 """Ops that take the exponential of a difference from the greatest: a device that fuses the product before into the
 difference is off by a rounding of the operand there."""
+VANISHES = ("sigmoid", "silu")
+"""Ops of which results below the normal range may be zero: one over a power that overflows."""
 STEPPED = "dynamic_quantize_"
 """How ops begin that round what they computed to steps: at the edge of one, an error of a rounding is one of a step."""
 QUANTISED = "dynamic_quantize"
@@ -77,6 +79,7 @@ class Noise:
         self.scale = scale if seed % 2 else -scale
         self.least_ulps = least_ulps
         self.flushes = flushes and seed % 2 == 0
+        self.vanishes = seed % 2 == 1
         self.unsaid = ("nan", "number", "chance")[seed % 3]
         self.filling = seed // 3 % 2
         self.simple = (0.3, 1.0, 0.3)[seed % 3]
@@ -93,6 +96,8 @@ class Noise:
         if not dtype.is_inexact:
             return result
         result = self._zeros(op, operands, self.flushed(result))
+        if op.name in VANISHES and self.vanishes:
+            result = np.where(np.abs(result) < TINY, np.zeros_like(result), result)
         wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
         off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
         if off is not None:
