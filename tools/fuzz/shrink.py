@@ -135,7 +135,6 @@ def _bypasses(program: Program) -> Iterator[Program]:
             for value in node.inputs:
                 if value.type == node.types[0]:
                     yield from _maybe(_rebuilt(program, swap={Value(node, 0): value}))
-                    break
 
 
 def _merges(program: Program) -> Iterator[Program]:
