@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import itertools
+import pkgutil
 from collections.abc import Callable
 
 import numpy as np
@@ -12,8 +15,9 @@ import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import calibrate, rates
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.cost import NEAR, KernelWork, _tiles, work_of
+from rlx.backends.cpu.cost import AMOUNTS, NEAR, KernelWork, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
+from rlx.codegen import simd
 from rlx.codegen.simd.module import schedule_of
 from rlx.cost.fit import overlapped
 from rlx.ir.graph import Graph, Value
@@ -271,3 +275,14 @@ def test_an_estimate_tells_memory_and_goes_on_at_any_size() -> None:
     small, large = estimator({"n": 1}), estimator({"n": 10_000})
     assert large.run_ns > small.run_ns and large.arena_bytes >= small.arena_bytes
     assert small.weight_bytes == 256 and small.fits and small.total_ns(1) > small.total_ns(1000)
+
+
+def test_every_way_of_running_a_kernel_has_a_price() -> None:
+    names = [module.name for module in pkgutil.iter_modules(simd.__path__)]
+    modules = [importlib.import_module(f"rlx.codegen.simd.{name}") for name in names]
+    found = {kind for module in modules for kind in vars(module).values() if _is_scheduled(kind)}
+    assert len(found) > 5 and found == set(AMOUNTS)
+
+
+def _is_scheduled(kind: object) -> bool:
+    return isinstance(kind, type) and kind.__name__.startswith("Scheduled") and dataclasses.is_dataclass(kind)

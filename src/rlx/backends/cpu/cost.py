@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, transpose, windows, winograd
+from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, repeat, transpose, windows, winograd
 from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
@@ -364,6 +364,18 @@ def _strides(scheduled: transpose.ScheduledTranspose) -> Iterator[tuple[Dim, DTy
     yield store.offset.coefficient(scheduled.axis), store.body.dtype
 
 
+def _repeats(costs: KernelWork, scheduled: repeat.ScheduledRepeats, isa: Isa, binding: Binding) -> int:
+    """Elements that are made once, spread in registers, and stored several times."""
+    outer, times, rows = extents(scheduled.nest.outer, binding), scheduled.times, scheduled.rows
+    points = math.prod(outer)
+    (store,) = scheduled.nest.stores()
+    each, _ = count(store.body, len(outer) - 2)
+    each = replace(each, plain=each.plain + times, contiguous=each.contiguous + times * rows)
+    _instructions(costs, each, points / (times * rows * isa.lanes), isa)
+    costs.add("rows", dims.evaluate(scheduled.positions, binding))
+    return points
+
+
 def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
     nest = scheduled.inner.nest
     outer = extents(nest.outer, binding)
@@ -446,6 +458,7 @@ AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], in
     winograd.ScheduledWinograd: ("convolution", _winograd),
     attention.ScheduledAttention: ("attention", _attention),
     transpose.ScheduledTranspose: ("move", _transpose),
+    repeat.ScheduledRepeats: ("move", _repeats),
     loops.ScheduledLoops: ("elementwise", _nest),
     fourier.ScheduledFourier: ("transform", _fourier),
     irregular.ScheduledIrregular: ("order", _irregular),
