@@ -134,12 +134,7 @@ class TileAttention(AttentionWriter):
         totals = [self.variable("total", self.zero) for _ in rows]
         code.emit("commit_copies();")
         ahead, all_keys = self.stages - 1, KEYS * self.groups
-        own_low = code.let(f"{low} + {index(KEYS)} * group", "low") if self.groups > 1 else low
-        for number in range(ahead):
-            begin = f"({own_low} + {number * all_keys})"
-            with code.block(f"if ({begin} < {stop})"):
-                self._copy(begin, stop, str(number))
-            code.emit("commit_copies();")
+        self._copy_first(low, stop)
         self._load_queries()
         code.emit("int stage = 0;")
         start, base = code.fresh("start"), code.fresh("base")
@@ -157,12 +152,7 @@ class TileAttention(AttentionWriter):
                 self._copy(f"({start} + {ahead * all_keys})", stop, f"({before})")
             code.emit("commit_copies();")
             with self.body.scope(f"if ({start} < {stop})"):
-                code.emit(f"const Piece* const keys = dynamic_shared + {self._stage_at('stage')};")
-                code.emit(f"const Piece* const values = keys + {self.tiles[0].size};")
-                self._scores()
-                if not self.scaled_late:
-                    scale = self.number(work.scale)
-                    self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
+                self._score()
                 if self.by_place:
                     self._admit_places(rows, admitted, start, stop, free)
                 else:
@@ -247,6 +237,25 @@ class TileAttention(AttentionWriter):
                 return f"copy_ahead_if({row} < there, {place}, {source} + {number} * {step});"
 
             tile.bring(code, f"{self._stage_at(stage)} + ", copy)
+
+    def _copy_first(self, low: str, stop: str) -> None:
+        """Asks for the tiles that a group begins with, as many as are under way later on."""
+        code, index = self.code, self.language.index
+        first = code.let(f"{low} + {index(KEYS)} * group", "low") if self.groups > 1 else low
+        for number in range(self.stages - 1):
+            begin = f"({first} + {number * KEYS * self.groups})"
+            with code.block(f"if ({begin} < {stop})"):
+                self._copy(begin, stop, str(number))
+            code.emit("commit_copies();")
+
+    def _score(self) -> None:
+        """Scores of the stage's tile, scaled unless that waits."""
+        code, scale = self.code, self.number(self.work.scale)
+        code.emit(f"const Piece* const keys = dynamic_shared + {self._stage_at('stage')};")
+        code.emit(f"const Piece* const values = keys + {self.tiles[0].size};")
+        self._scores()
+        if not self.scaled_late:
+            self._for_blocks([f"scores[block][{i}] = scores[block][{i}] * {scale};" for i in range(4)])
 
     def _scores(self) -> None:
         """Scores of all keys of the tile: of eight of them, two of the lane's first row and two of its second."""
