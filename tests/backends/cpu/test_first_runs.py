@@ -169,14 +169,16 @@ def test_a_run_that_ends_before_weights_are_packed_does_not_start_again(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["at once", "slowly"])
+@pytest.mark.parametrize("late", [False, True], ids=["bound before", "bound behind"])
 def test_a_first_run_behind_the_code_does_not_wait_for_weights(
-    held: threading.Event, monkeypatch: pytest.MonkeyPatch, seconds: float
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch, late: bool, seconds: float
 ) -> None:
     """Where packing takes longer than NumPy. The next run packs them."""
     compiled, executable = packed_in(seconds, monkeypatch)
-    bound, _ = compiled.program.ready([X])
+    early = None if late else compiled.program.ready([X])[0]
     held.set()
     executable._arrival.wait()
+    bound = early or compiled.program.ready([X])[0]
     first = bound([X])[0]
     assert bool(executable.weight_bytes) is (not seconds) and not executable.is_pending
     np.testing.assert_allclose(bound([X])[0], first, rtol=2e-5)

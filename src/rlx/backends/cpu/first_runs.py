@@ -41,6 +41,8 @@ FLOPS_OF_WORK = 20_000_000
 """Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
 PACKED_BYTES_A_SECOND = 250e6
 """Of weights for compiled code: their memory is new, and whoever touches a page first waits for the system."""
+NOTICED_S = 0.1
+"""That a first run should not wait for weights longer than."""
 NUMPY_FLOPS_A_SECOND, LEAST_DONE = 30e9, 0.1
 """Of a run of which less than this part is done; from there on it tells itself how long the rest takes."""
 _WORK_OF_KERNEL = 6
@@ -108,10 +110,10 @@ class _Progress:
     steps   flops of its nodes in order; none where that is not told
     """
 
-    def __init__(self, steps: Sequence[int], weight_bytes: int) -> None:
+    def __init__(self, steps: Sequence[int], packing_s: float) -> None:
         self._steps = steps
         self._whole = sum(steps)
-        self.packing_s = weight_bytes / PACKED_BYTES_A_SECOND
+        self.packing_s = packing_s
         self._nodes, self._flops = 0, 0
         self._start = time.perf_counter()
 
@@ -198,7 +200,14 @@ class InterpretedExecutable(Executable):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         made = self.now()
-        return InterpretedBound(self, binding) if made is None or self.awaits_weights() else made.bind(binding)
+        if made is None or self.awaits_weights() or (not made.weight_bytes and self.packing_s > NOTICED_S):
+            return InterpretedBound(self, binding)  # which knows what is sooner while weights are not packed
+        return made.bind(binding)
+
+    @property
+    def packing_s(self) -> float:
+        """How long packing all weights should take."""
+        return sum(array.nbytes for array in self.params.values()) / PACKED_BYTES_A_SECOND
 
     @property
     def capabilities(self) -> Capabilities:
@@ -284,8 +293,7 @@ class InterpretedBound(Bound):
         return may_be and not (self._waits or self.executable.weight_bytes) and progress.ends_soon
 
     def _progress(self) -> _Progress:
-        weight_bytes = sum(array.nbytes for array in self.executable.params.values())
-        return _Progress(self._steps, weight_bytes)
+        return _Progress(self._steps, self.executable.packing_s)
 
     @property
     def looks(self) -> bool:
