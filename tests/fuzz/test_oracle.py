@@ -106,6 +106,18 @@ def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
     assert not expected.array.any() and np.isinf(expected.bound).all()
 
 
+def test_roundings_one_behind_the_other_do_not_cancel() -> None:
+    """A scatter leaves sums as they are, and may be off by as much as these."""
+    graph = Graph("series")
+    x, w = graph.input("x", (400, 64, 3)), graph.input("w", (3, 3))
+    places = graph.constant(np.array([13, 2], np.int64))
+    graph.output(ops.scatter_nd(x @ w, places, graph.input("rows", (3,)), combine="max"), name="y")
+    random = np.random.default_rng(0)
+    arrays = {"x": random.standard_normal((400, 64, 3), np.float32), "w": random.standard_normal((3, 3), np.float32)}
+    expected = oracle.expect(program(graph, **arrays, rows=np.zeros(3, "f4")), {}, runs=24)["y"]
+    assert (expected.bound > 0)[np.abs(expected.array) > 1e-3].all()
+
+
 @pytest.mark.parametrize("op", [ops.sigmoid, ops.silu])
 def test_a_sigmoid_below_the_normal_range_may_be_nothing(op: Callable[[Value], Value]) -> None:
     """Whose quotient is then not a number."""

@@ -101,8 +101,10 @@ class Noise:
         wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
         off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
         if off is not None:
+            # about as much as is allowed, but never as much as another node has moved an element the other way
             signs = self.signs.choice([-self.scale, self.scale], size=result.shape)
-            perturbed = np.where(np.isfinite(wide), wide + signs * off, wide)
+            sizes = self.signs.uniform(0.75, 1.25, size=result.shape)
+            perturbed = np.where(np.isfinite(wide), wide + signs * sizes * off, wide)
             # what is nearly a simple number may be just that, which comparisons see; what is one, may be off
             simple = np.round(wide * 8) / 8
             in_reach = np.abs(simple - wide) <= off * abs(self.scale) + strayed
