@@ -5,40 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from rlx import ops
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.verify import verify
 from rlx.passes.driver import Context
-from rlx.passes.quantise import FLOATS, LEAST_COLUMNS, LEAST_DEPTH, Quantise, Range, products
+from rlx.passes.quantise import FLOATS, LEAST_COLUMNS, Quantise, Range
 from support import run_on
 
-RANGES = (None, Range(-4.0, 5.0))
+from .narrow_products import RANGES, normal, operands, product_of, quantised
+
 DEVICES = ["reference", "cpu"]
 
 
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def quantised(graph: Graph, of: Range | None = None) -> Graph:
-    ranges = {} if of is None else {node.name: of for node in products(graph, FLOATS)}
-    made = Quantise(ranges, FLOATS).run(graph, Context())
-    verify(made)
-    return made
-
-
-def product_of(*shape: int | str, weight: Array, axis: int = 0) -> Graph:
-    graph = Graph("product")
-    x, w = graph.input("x", shape), graph.param("w", weight.shape, data=weight)
-    graph.output(ops.dot_general(x, w, lhs_contract=(len(shape) - 1,), rhs_contract=(axis,)), name="y")
-    return graph
-
-
 def run(graph: Graph, x: Array, of: Range | None = None, device: str = "reference") -> Array:
-    made = quantised(graph, of)
+    made = quantised(graph, of, FLOATS)
     assert [node.op.name for node in made.nodes].count("float8_matmul") == 1
     return run_on(device, made, {"x": x})["y"]
 
@@ -57,16 +38,10 @@ def bound(x: Array, w: Array, most: Array | float) -> Array:
 # how near results come
 
 
-@given(data=st.data())
-def test_a_product_is_off_by_the_roundings_of_its_operands(data: st.DataObject) -> None:
-    rows = data.draw(st.integers(0, 4))
-    depth = data.draw(st.integers(LEAST_DEPTH, 70))
-    columns = data.draw(st.integers(LEAST_COLUMNS, 40))
-    seed, exponent = data.draw(st.integers(0, 1000)), data.draw(st.integers(-20, 20))
-    shift = data.draw(st.sampled_from([-3.0, -1.0, 0.0, 2.0]))
-    x = ((normal(rows, depth, seed=seed) + np.float32(shift)) * np.float32(2.0**exponent)).astype(np.float32)
-    w = normal(depth, columns, seed=seed + 1)
-    graph, wide, weight = product_of("n", depth, weight=w), x.astype(np.float64), w.astype(np.float64)
+@given(both=operands())
+def test_a_product_is_off_by_the_roundings_of_its_operands(both: tuple[Array, Array]) -> None:
+    x, w = both
+    graph, wide, weight = product_of("n", len(w), weight=w), x.astype(np.float64), w.astype(np.float64)
     most = np.abs(wide).max(-1, keepdims=True, initial=0)
     assert np.all(np.abs(run(graph, x) - wide @ weight) <= bound(wide, weight, most))
     ends = float(wide.min(initial=0)), float(wide.max(initial=1e-20))
@@ -157,7 +132,7 @@ def test_what_is_never_negative_needs_no_magnitudes() -> None:
     graph = Graph("rectified")
     x, w = graph.input("x", ("n", 32)), graph.param("w", (32, 16), data=normal(32, 16))
     graph.output(ops.relu(x) @ w, name="y")
-    assert [node.op.name for node in quantised(graph).nodes].count("abs") == 1  # of the weight
+    assert [node.op.name for node in quantised(graph, to=FLOATS).nodes].count("abs") == 1  # of the weight
 
 
 def test_bodies_are_quantised_too() -> None:
@@ -169,7 +144,7 @@ def test_bodies_are_quantised_too() -> None:
     other.output(other.input("y", ("n", 32)))
     result = graph.add(ops.control.If(), flag, x, regions=(inner, other))
     graph.output(result[0] if isinstance(result, tuple) else result, name="y")
-    made = quantised(graph)
+    made = quantised(graph, to=FLOATS)
     assert any(node.op.name == "float8_matmul" for n in made.nodes for body in n.regions for node in body.nodes)
     array = normal(3, 32)
     exact = array.astype(np.float64) @ graph.data["w"]

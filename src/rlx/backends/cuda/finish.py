@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.backends.cuda.build import NVIDIAS, Plan
+from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Device, Function
 from rlx.backends.cuda.launches import Launch, launches
 from rlx.backends.cuda.moving import Sizes
+from rlx.backends.cuda.plain import compiled
 from rlx.backends.simt_unroll import Unroller
-from rlx.codegen.simt.module import cpp_module
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
@@ -21,7 +21,6 @@ from rlx.kernel.ir.index import load
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.slots import nest_on_slots
-from rlx.kernel.passes.memory import MemoryPlan
 
 ALIGNMENT = 16
 """Of where buffers begin, as kernels in pieces want them."""
@@ -84,7 +83,7 @@ class Finisher:
         if any(start % ALIGNMENT for start in own):
             return None
         if finish not in self._ready:
-            self._ready[finish] = self._compiled(finish, cache)
+            self._ready[finish] = compiled(self.device, program_of(finish), cache)
         plan, functions = self._ready[finish]
         program = plan.program
         places = dict(zip((*program.outputs, *program.inputs), own))
@@ -92,11 +91,3 @@ class Finisher:
         (made,) = launches(plan, functions, unroller.go(program.main), sizes)
         assert isinstance(made, Launch)
         return made
-
-    def _compiled(self, finish: Finish, cache: bool) -> tuple[Plan, dict[str, Function]]:
-        program = program_of(finish)
-        module = cpp_module([program], target=NVIDIAS.on(self.device.architecture).target)
-        plan = Plan((), program, module, MemoryPlan())
-        texts = list(plan.texts.items())
-        codes = list(zip(plan.texts, self.device.compiled(texts, cache)))
-        return plan, dict(zip(plan.texts, self.device.functions(codes)))

@@ -78,7 +78,7 @@ class Copier:
         cache   whether the kernel's code is kept on disk
         """
         if form not in self._ready:
-            self._ready[form] = self._compiled(form, cache)
+            self._ready[form] = compiled(self.device, program_of(form), cache)
         plan, functions = self._ready[form]
         program, device = plan.program, self.device
         (target,), (origin,) = program.outputs, program.inputs
@@ -88,10 +88,15 @@ class Copier:
         give(device.driver, launches(plan, functions, unroller.go(program.main), Sizes({})), device.stream)
         return memory
 
-    def _compiled(self, form: Form, cache: bool) -> tuple[Plan, dict[str, Function]]:
-        program = program_of(form)
-        module = cpp_module([program], target=NVIDIAS.on(self.device.architecture).target)
-        plan = Plan((), program, module, MemoryPlan())
-        texts = list(plan.texts.items())
-        codes = list(zip(plan.texts, self.device.compiled(texts, cache)))
-        return plan, dict(zip(plan.texts, self.device.functions(codes)))
+
+def compiled(device: Device, program: Program, cache: bool) -> tuple[Plan, dict[str, Function]]:
+    """A program of kernels that depend on no memory plan, on a device. Call it within `Device.work`. Raises
+    CompileError.
+
+    cache   whether the kernels' code is kept on disk
+    """
+    module = cpp_module([program], target=NVIDIAS.on(device.architecture).target)
+    plan = Plan((), program, module, MemoryPlan())
+    texts = list(plan.texts.items())
+    codes = list(zip(plan.texts, device.compiled(texts, cache)))
+    return plan, dict(zip(plan.texts, device.functions(codes)))

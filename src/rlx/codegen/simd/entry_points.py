@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module
 from rlx.ir import dim as dims
@@ -447,7 +448,7 @@ def _write_tasks(module: Module, name: str, frame: _TaskFrame) -> None:
             parts = f.value(f"load i64, ptr {f.offset('%args', 'ptr', str(frame.parts(number)))}, align 8")
             mine = f.value(f"icmp ult i64 {task}, {parts}")
             given = f"ptr %args, i64 {task}, i64 {parts}, ptr %scratch, ptr null, i64 1"
-            f.when(mine, lambda: f.emit(f"call void @{name}.{number}({given})"))  # noqa: B023
+            f.when(mine, partial(f.emit, f"call void @{name}.{number}({given})"))
             task = f.value(f"sub i64 {task}, {parts}")  # of a task that ran it is no number of one
         return []
 
