@@ -75,4 +75,7 @@ Piece piece_ahead(const T* place) { return *(const Piece*)place; }
 template <class T>
 auto element_ahead(const T* place) { return *place; }
 
+template <class T>
+T read_now(const T* place) { return *place; }
+
 inline void bring_near(const void* place) { (void)*(const volatile char*)place; }

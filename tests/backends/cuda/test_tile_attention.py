@@ -130,7 +130,11 @@ def test_no_keys_give_what_they_give_elsewhere(driver: EmulatedDriver) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_special_numbers_stay_in_their_rows(name: str, special: float, driver: EmulatedDriver) -> None:
+@pytest.mark.parametrize("few_tiles", [-1, 11], ids=["tiles", "teams"])
+def test_special_numbers_stay_in_their_rows(
+    few_tiles: int, name: str, special: float, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_attention, "FEW_TILES", few_tiles)
     graph = graph_of(32, 32, "f16")
     given = inputs_of(graph, 70, 90)
     given[name][1, 1, 7, 3] = special

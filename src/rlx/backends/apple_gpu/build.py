@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from rlx.backends.cuda.build import Maker, passes_without_matrix_units
 from rlx.codegen.simt.language.metal import METAL, why_unsupported
 from rlx.codegen.simt.module import APPLE
 
-APPLES = Maker("apple-gpu", APPLE, partial(passes_without_matrix_units, METAL), lacks=why_unsupported)
+APPLES = Maker("apple-gpu", APPLE, lambda target: passes_without_matrix_units(METAL), lacks=why_unsupported)

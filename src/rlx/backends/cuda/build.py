@@ -90,7 +90,7 @@ class Maker:
 
     device: str
     target: CppTarget
-    passes: Callable[[], list[KernelPass]]
+    passes: Callable[[CppTarget], list[KernelPass]]
     padded: frozenset[DType] = frozenset()
     claim: Claim = simt_claims.claim
     raises: tuple[Pass, ...] = ()
@@ -100,7 +100,7 @@ class Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
         if precision != "f32_fast" or not self.target.teams:
             return self
-        return replace(self, passes=lambda: [FloatParts(_takes_parts), *self.passes()])
+        return replace(self, passes=lambda target: [FloatParts(_takes_parts), *self.passes(target)])
 
     def on(self, architecture: str) -> Maker:
         """The maker for a GPU of some architecture."""
@@ -159,13 +159,13 @@ def _takes_parts(work: Contraction | FusedAttention) -> bool:
     return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
 
-def kernel_passes() -> list[KernelPass]:
+def kernel_passes(target: CppTarget) -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
         FlatRows(lambda work: bool(team_contraction.panels(work)[0]) or fma_tile.can_take(work)),
         AttentionTails(team_attention.takes),
-        SplitKv(LEAST_SCORES, team_attention.takes),
+        SplitKv(LEAST_SCORES, team_attention.takes, team_attention.takes if target.warpgroups else lambda work: False),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
@@ -198,7 +198,7 @@ NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, PADDED, claims.claim, (claims.wei
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
     """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
     passes = _passes(Options(), maker)
-    return to_kernels(optimise(graph, passes)[0], passes=maker.passes(), bounded=True)
+    return to_kernels(optimise(graph, passes)[0], passes=maker.passes(maker.target), bounded=True)
 
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
@@ -239,7 +239,7 @@ def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
 
 
 def _render(ready: Graph, context: Context, maker: Maker) -> Plan:
-    program = to_kernels(ready, passes=maker.passes(), context=context, bounded=True)
+    program = to_kernels(ready, passes=maker.passes(maker.target), context=context, bounded=True)
     outputs = tuple(v.type for v in ready.outputs.values())
     moving = moving_symbols(program, (dim for of in outputs for dim in of.shape))
     module = cpp_module([program], moving, maker.target)

@@ -17,7 +17,8 @@ class CudaEstimator(SimtEstimator):
     """Prices the kernels that `build` makes."""
 
     def __init__(self, graph: Graph, options: Options, rates: Rates, maker: Maker = NVIDIAS) -> None:
-        super().__init__(graph, options, rates, maker.at(options.precision).passes(), maker.claim, (PackedMatmul,))
+        passes = maker.at(options.precision).passes(maker.target)
+        super().__init__(graph, options, rates, passes, maker.claim, (PackedMatmul,))
         self.memory = plan_temporaries(self.program, self.graph, True)
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:

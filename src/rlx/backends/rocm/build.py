@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from rlx.backends.cuda.build import Maker, passes_without_matrix_units
 from rlx.codegen.simt.language.hip import HIP
 from rlx.codegen.simt.module import AMD
 
-AMDS = Maker("rocm", AMD, partial(passes_without_matrix_units, HIP))
+AMDS = Maker("rocm", AMD, lambda target: passes_without_matrix_units(HIP))

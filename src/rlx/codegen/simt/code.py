@@ -107,7 +107,8 @@ class Code:
     functions   device functions of its own, by their names
     cluster     workgroups in a row that run at once and read one another's memory
     subgroups   whether lanes may exchange values within subgroups
-    follows     whether the lines say themselves where they wait for earlier kernels
+    follows     whether the lines ask for what they read before they wait for earlier kernels
+    waits       whether the lines wait for these
     later       numbers of a launch by which the kernel asks for what a later one wants
     """
 
@@ -120,6 +121,7 @@ class Code:
     depth: int = 1
     subgroups: bool = False
     follows: bool = False
+    waits: bool = False
     later: int = 0
     _counter: int = 0
 

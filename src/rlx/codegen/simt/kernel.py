@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.codegen.simt import (
+    cluster_attention,
     contraction,
     fma_tile,
     irregular,
@@ -55,7 +56,9 @@ def render(
         case Contraction() as work:
             return _of_contraction(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
-            if target.rows > team_attention.FEW_GUESS and tile_attention.takes(work, slots):
+            if target.rows == team_attention.CLUSTER_GUESS:
+                return cluster_attention.ClusterAttention(work, slots, language).shader(bindings, name)
+            if target.rows >= team_attention.SOME_GUESS and tile_attention.takes(work, slots):
                 groups = tile_attention.groups_of(target.rows, target.warpgroups)
                 return tile_attention.TileAttention(work, slots, language, groups).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)

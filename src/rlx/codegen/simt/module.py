@@ -175,7 +175,7 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
         yield from ((work.product.m, limit, guess) for limit, guess in row_product.guesses(fitting, known))
         return
     if target.teams and isinstance(work, FusedAttention) and team_attention.takes(work):
-        yield from team_attention.guesses(work)
+        yield from team_attention.guesses(work, target.warpgroups)
         return
     rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and _has_tiles(work):

@@ -2,15 +2,17 @@
 of a head, its warps share the keys.
 
 A warp makes the scores of 16 queries and 16 keys at a time, takes softmax as the keys come, and multiplies the powers,
-each as the sum of two shorter floats, with the values; its lanes have them where the next product wants them. What the
-warps have for the queries meets in workgroup memory, each shrunk to the greatest score of all.
+rounded to the operands' dtype or, of f32, as sums of shorter floats, with the values; its lanes have them where the
+next product wants them. What the warps have for the queries meets in workgroup memory, each shrunk to the greatest
+score of all.
 Source: Dao 2023, arXiv:2307.08691.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rlx.codegen.simt import float_parts
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
@@ -31,13 +33,17 @@ HALVES = (dtypes.f16, dtypes.bf16)
 TILE = 16
 """Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
 WARPS = 4
-FEW_GUESS, SOME_GUESS, MANY_GUESS = 1, 256, 4096
-"""What tells variants of attention apart, for tiles of 64 queries of all heads."""
+"""Of a workgroup."""
+CLUSTER_GUESS, FEW_GUESS, SHORT_GUESS, SOME_GUESS, MANY_GUESS = 0, 1, 2, 256, 4096
+"""What tells variants of attention apart: for few queries of a head, by clusters, and for few keys; of others, for so
+many tiles of 64 queries of all heads."""
 FEW_TILES = 11
 """Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries. More of them
 have a tile for each warp, and nothing to join: with 24 that took two thirds of the time on an H200."""
 SOME_TILES = 264
 """Tiles up to which two groups of four warps share one: two for each multiprocessor of an H200."""
+SHORT = 32
+"""Keys up to which a warp goes through them alone, as joining what several have takes longer."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 MOST_FLOATS = 64
@@ -56,24 +62,34 @@ def takes(work: FusedAttention) -> bool:
     return (parts or work.dtype in HALVES) and fits and near
 
 
+CLUSTER_QUERIES = 8
+"""Of a head, up to which clusters share its keys (`cluster_attention.py`)."""
 LINE = 128
 """Bytes that come from memory together."""
-BANKS = 32
-"""Of workgroup memory. Behind so many features of a row there is a gap, as lanes put every 32nd at once."""
+GAP = 8
+"""Floats behind a row of workgroup memory, so that lanes put eight rows in other banks; two of them are used."""
 
 
-def guesses(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
-    """Tiles of queries of all heads, up to how many of them a variant is for, and by which number it is told."""
+def guesses(work: FusedAttention, clusters: bool) -> list[tuple[Dim, int | None, int]]:
+    """Of each variant, in the order in which they are tried: a dim, up to which value of it the variant is for, and by
+    which number it is told. `clusters` tells that workgroups can share keys."""
+    by_queries: list[tuple[Dim, int | None, int]] = [(work.queries, CLUSTER_QUERIES, CLUSTER_GUESS)] if clusters else []
+    if isinstance(work.queries, int):
+        if by_queries and work.queries <= CLUSTER_QUERIES:
+            return [(work.queries, None, CLUSTER_GUESS)]
+        by_queries = []
+    if isinstance(work.keys, int):
+        short = work.keys <= SHORT
+        return [*by_queries, (work.keys, None, SHORT_GUESS)] if short else [*by_queries, *_by_tiles(work)]
+    return [*by_queries, (work.keys, SHORT, SHORT_GUESS), *_by_tiles(work)]
+
+
+def _by_tiles(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
     tiles = dims.product((work.batch, work.heads, dims.floordiv(work.queries, TILE * WARPS)))
     if isinstance(tiles, int):
         of_some = SOME_GUESS if tiles <= SOME_TILES else MANY_GUESS
         return [(tiles, None, FEW_GUESS if tiles <= FEW_TILES else of_some)]
     return [(tiles, FEW_TILES, FEW_GUESS), (tiles, SOME_TILES, SOME_GUESS), (tiles, None, MANY_GUESS)]
-
-
-def _spot(feature: int) -> int:
-    """Where a feature is in a row of workgroup memory."""
-    return feature + feature // BANKS
 
 
 class TeamAttention(AttentionWriter):
@@ -90,20 +106,21 @@ class TeamAttention(AttentionWriter):
         self._prepare(work, slots, grid, work.queries, language, own)
 
     def _prepare(
-        self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language, own: int = 1
-    ) -> None:
+        self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language, own: int = 1,
+        warps: int = WARPS,
+    ) -> None:  # fmt: skip
         """Of so many `rows`, in tiles along the grid's third axis; warps have `own` tiles in a workgroup: 1, and they
         share its keys, or one each."""
-        self.own_tiles = own
+        self.own_tiles, self.warps = own, warps
         super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
         self.rows = rows
-        self.lanes = 32 * WARPS
+        self.lanes = 32 * warps
         self.piece = 16 // work.dtype.itemsize
         self.together = 4 * self.piece
         self.chunks = -(-work.features // self.together)
         self.queries_apart: list[str] = []
         self.columns = work.value_features // 8
-        self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self._is_aligned(work.v)
+        self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self.is_aligned(work.v)
         self.schedule = Schedule(
             (Tile("workgroup", "queries", TILE), Tile("thread", "keys", TILE)),
             spaces=(("q", "register"), ("k", "global"), ("v", "global"), ("scores", "register")),
@@ -127,21 +144,29 @@ class TeamAttention(AttentionWriter):
         totals = [self.variable("total", self.zero) for _ in rows]
         low, stop = self._keys(first, code.let(f"min({first} + {index(TILE)}, {count}) - {index(1)}", "last"))
         start = code.fresh("start")
-        begin, step = (low, TILE) if self.own_tiles > 1 else (f"{low} + warp * {TILE}", TILE * WARPS)
+        begin, step = (low, TILE) if self.own_tiles > 1 else self._share_of_keys(low)
         head_of_loop = f"for (auto {start} = {begin}; {start} < {stop}; {start} += {step})"
         with self.body.scope(head_of_loop):
-            self._scores(k, start, stop)
+            values = self._values(v, start, stop) if self.words else None  # on their way while scores are made
+            self._scores(self._key_pieces(k, start, stop))
             axes[HEAD] = head
-            self._admit(queries, masks, start, stop)
+            for row in range(2):
+                self._admit(row, queries[row], masks[row], start, stop)
             shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
-            self._mix(v, start, stop, shrunk)
+            self._mix(v, start, stop, shrunk, values)
         axes[HEAD] = head
         if self.own_tiles > 1:
             self._finish_alone(mine, totals)
         else:
             self._join(first, tops, totals)
-        steps = dims.ceildiv(work.keys, TILE * WARPS)
+        steps = dims.ceildiv(work.keys, TILE * self.warps)
         return dims.add(steps, TILE * work.value_features // self.lanes + 2)
+
+    def exp(self, text: str) -> str:
+        """Of 16-bit floats, with as much of it as the results have room for."""
+        if self.work.float_parts:
+            return super().exp(text)
+        return self.code.let(f"power_of_two(({text}) * {self.number(math.log2(math.e))})")
 
     # what a row is, and which keys it has
 
@@ -157,6 +182,10 @@ class TeamAttention(AttentionWriter):
     def _keys(self, first: str, last: str) -> tuple[str, str]:
         """The keys that rows from one to another have: from the first up to the second (exclusive)."""
         return self.span(first, last)
+
+    def _share_of_keys(self, low: str) -> tuple[str, int]:
+        """Where a warp's keys begin, and how far its next ones are from there."""
+        return f"{low} + warp * {TILE}", TILE * self.warps
 
     # scores, and what is mixed by them
 
@@ -177,50 +206,53 @@ class TeamAttention(AttentionWriter):
 
     def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
         """The lane's 16 bytes of 64 of features, zeros behind the last."""
-        slot, aligned = operand[0], self._is_aligned(operand)
+        slot, aligned = operand[0], self.is_aligned(operand)
         feature = f"{self.together * chunk} + own % 4 * {self.piece}"
         place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {feature})"
         ragged = self.together * (chunk + 1) > features
         return f"{feature} < {features} ? {place} : Piece{{}}" if ragged else place
 
-    def _is_aligned(self, operand: tuple[int, Linear]) -> bool:
+    def is_aligned(self, operand: tuple[int, Linear]) -> bool:
         """Whether all rows begin at multiples of 16 bytes."""
         slot, line = operand
         strides = [line.const, *(c for n, c in line.axes if n != FEATURE), *(c for _, c in line.others)]
         return self.body.slots[slot].aligned and all(dims.exact_div(c, self.piece) is not None for c in strides)
 
-    def _scores(self, k: str, start: str, stop: str) -> None:
-        """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
+    def _key_pieces(self, k: str, start: str, stop: str) -> list[list[str]]:
+        """A lane's pieces of its two of 16 keys."""
         work, code = self.work, self.code
         step = self.record.dim(work.k[1].coefficient(PLACE))
-        code.emit("float scores[2][4] = {};")
-        keys: list[list[str]] = [[], []]
+        found: list[list[str]] = []
         for half in range(2):
             key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - {self.language.index(1)})", "key")
             at = code.let(f"{k} + {key} * {step}", "at")
-            for chunk in range(self.chunks):
-                right = code.let(self._piece(work.k, at, chunk, work.features), "right")
-                if work.float_parts:
-                    keys[half].append(right)
-                    continue
+            pieces = (self._piece(work.k, at, chunk, work.features) for chunk in range(self.chunks))
+            found.append([code.let(piece, "right") for piece in pieces])
+        return found
+
+    def _scores(self, keys: list[list[str]]) -> None:
+        """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
+        work, code = self.work, self.code
+        code.emit("float scores[2][4] = {};")
+        for chunk, of_halves in enumerate(zip(*keys)):
+            if work.float_parts:
+                left = self.queries_apart[chunk] if self.queries_apart else float_parts.rows_apart(code, chunk)
+                for half, right in enumerate(of_halves):
+                    code.emit(f"mma_f32(scores[{half}], {left}, in_parts<true>({right}));")
+                continue
+            for half, right in enumerate(of_halves):
                 for x, y in ("xy", "zw"):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
-        for chunk, of_halves in enumerate(zip(*keys)):  # all keys are on their way
-            left = self.queries_apart[chunk] if self.queries_apart else float_parts.rows_apart(code, chunk)
-            for half, right in enumerate(of_halves):
-                code.emit(f"mma_f32(scores[{half}], {left}, in_parts<true>({right}));")
 
-    def _admit(self, queries: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
-        """Scales the scores, and puts what takes the place of those that do not count."""
+    def _admit(self, row: int, query: str, mask: str, start: str, stop: str) -> None:
+        """Scales the scores of a row, and puts what takes the place of those that do not count."""
         for half in range(2):
-            for number in range(4):
-                score = f"scores[{half}][{number}]"
+            for number in range(2):
+                score = f"scores[{half}][{2 * row + number}]"
                 self.code.emit(f"{score} = {score} * {self.number(self.work.scale)};")
-                key = self.code.let(f"{start} + {8 * half + number % 2} + own % 4 * 2", "key")
-                inside = self.code.let(f"min({key}, {stop} - {self.language.index(1)})", "key")
-                row = number // 2
-                self.mask(queries[row], masks[row], score, inside)
+                key = self.code.let(f"{start} + {8 * half + number} + own % 4 * 2", "key")
+                self.mask(query, mask, score, key)
                 self.code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
 
     def _powers(self, row: int, top: str, total: str) -> str:
@@ -241,26 +273,30 @@ class TeamAttention(AttentionWriter):
         code.emit(f"{total} = {self.language.fma(total, shrink, ' + '.join(scores))};")
         return shrink
 
-    def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str]) -> None:
-        """Adds the values, each by its power."""
-        work, code, dtype = self.work, self.code, self.work.dtype
-        left = float_parts.powers(code) if work.float_parts else self._parts()
+    def _places(self, v: str, start: str, stop: str) -> tuple[list[str], list[str]]:
+        """Where a lane's four values begin, and which of them are there."""
+        code = self.code
         keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
         there = [code.let(f"{key} < {stop}", "there") for key in keys]
         last = f"{stop} - {self.language.index(1)}"
-        step = self.record.dim(work.v[1].coefficient(PLACE))
-        places = [code.let(f"{v} + min({key}, {last}) * {step}", "at") for key in keys]
-        pairs = self._pairs(places, there) if self.words else None
+        step = self.record.dim(self.work.v[1].coefficient(PLACE))
+        return [code.let(f"{v} + min({key}, {last}) * {step}", "at") for key in keys], there
+
+    def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str], values: list[list[str]] | None) -> None:
+        """Adds the values, each by its power: those words, or what is loaded for one product at a time."""
+        work, code, dtype = self.work, self.code, self.work.dtype
+        apart = float_parts.powers(code) if work.float_parts else ()
+        left = "" if work.float_parts else ", ".join(self._rounded())
+        places, there = self._places(v, start, stop) if values is None else ([], [])
         for column in range(self.columns):
             for number in range(4):
                 code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
-            right = pairs[column] if pairs is not None else self._elements(column, places, there)
+            right = self._elements(column, places, there) if values is None else self._paired(values, column)
             if work.float_parts:
-                values = f"in_parts<true>(Piece{{{', '.join(right)}}})"
-                code.emit(f"mma_f32(mixed[{column}], {left[0]}, {left[1]}, {values});")
+                parts = f"in_parts<true>(Piece{{{', '.join(right)}}})"
+                code.emit(f"mma_f32(mixed[{column}], {', '.join(apart)}, {parts});")
                 continue
-            for part in left:
-                code.emit(f"mma_{dtype}(mixed[{column}], {', '.join(part)}, {', '.join(right)});")
+            code.emit(f"mma_{dtype}(mixed[{column}], {left}, {', '.join(right)});")
 
     def _feature(self, column: int, place: str) -> str:
         """The feature at a place among the eight of a product. Where lanes read words, each has neighbours: one of each
@@ -278,39 +314,40 @@ class TeamAttention(AttentionWriter):
         values = [f"({inside} ? (unsigned)slot{slot}[{at} + {feature}] : 0u)" for inside, at in zip(there, places)]
         return [self.code.let(f"{values[2 * half]} | {values[2 * half + 1]} << 16", "right") for half in range(2)]
 
-    def _pairs(self, places: Sequence[str], there: Sequence[str]) -> list[list[str]]:
-        """The same of all products, from words in which neighbouring features are."""
+    def _values(self, v: str, start: str, stop: str) -> list[list[str]]:
+        """A lane's words of each of its four values."""
         code, slot = self.code, self.work.v[0]
-        of_a_word = 4 // self.work.dtype.itemsize
-        kind, count = ("Piece", 4) if self.columns % (4 * of_a_word) == 0 else ("HalfPiece", 2)
+        places, there = self._places(v, start, stop)
+        kind, count, pieces = self.word_pieces()
         words: list[list[str]] = []
         for inside, at in zip(there, places):
             words.append([])
-            for number in range(self.columns // (of_a_word * count)):
+            for number in range(pieces):
                 place = f"(const {kind}*)(slot{slot} + {at} + own / 4 * {self.columns}) + {number}"
                 piece = code.let(f"{inside} ? *({place}) : {kind}{{}}", "values")
                 words[-1] += [f"{piece}.{component}" for component in "xyzw"[:count]]
-        if self.work.float_parts:
-            return [list(of_keys) for of_keys in zip(*words)]
-        return [
-            [
-                code.let(f"paired<{column % 2}>({words[2 * half][column // 2]}, {words[2 * half + 1][column // 2]})")
-                for half in range(2)
-            ]
-            for column in range(self.columns)
-        ]
+        return words
 
-    def _parts(self) -> tuple[list[str], list[str]]:
-        """The powers as sums of two 16-bit floats: one alone would cost as much as the rounding of the result."""
-        code, dtype = self.code, self.work.dtype
-        parts: tuple[list[str], list[str]] = [], []
-        for pair in [(half, i) for half in range(2) for i in (0, 2)]:
-            scores = [f"scores[{pair[0]}][{pair[1] + i}]" for i in range(2)]
-            bits = [code.let(f"encode_{dtype}({score})", "bits") for score in scores]
-            rest = [f"encode_{dtype}({score} - decode_{dtype}({near}))" for score, near in zip(scores, bits)]
-            parts[0].append(code.let(f"{bits[0]} | {bits[1]} << 16", "powers"))
-            parts[1].append(code.let(f"{rest[0]} | {rest[1]} << 16", "rest"))
-        return parts
+    def word_pieces(self) -> tuple[str, int, int]:
+        """In what a lane reads its words of a value, how many words that has, and how many of them it reads."""
+        of_a_word = 4 // self.work.dtype.itemsize
+        kind, count = ("Piece", 4) if self.columns % (4 * of_a_word) == 0 else ("HalfPiece", 2)
+        return kind, count, self.columns // (of_a_word * count)
+
+    def _paired(self, words: list[list[str]], column: int) -> list[str]:
+        """A lane's part of the values of a product, of its words: pairs of keys; of f32, each key alone."""
+        if self.work.float_parts:
+            return [of_key[column] for of_key in words]
+        which, odd = column // 2, column % 2
+        halves = [(words[2 * half][which], words[2 * half + 1][which]) for half in range(2)]
+        return [self.code.let(f"paired<{odd}>({first}, {second})") for first, second in halves]
+
+    def _rounded(self) -> list[str]:
+        """The powers as 16-bit floats. Sums of two would be nearer, but the second is 0 or less at times, and of an
+        infinite value makes NaN."""
+        pairs = [(half, first) for half in range(2) for first in (0, 2)]
+        scores = [[f"scores[{half}][{first + i}]" for i in range(2)] for half, first in pairs]
+        return [self.code.let(words_of(self.work.dtype, pair)[0], "powers") for pair in scores]
 
     def _finish_alone(self, first: str, totals: Sequence[str]) -> None:
         """Divides and stores what a warp has for its own queries."""
@@ -324,7 +361,7 @@ class TeamAttention(AttentionWriter):
                 whole = self.whole(totals[row])
                 body.axes[PLACE] = query
                 start = self.start(line, FEATURE)
-                near = self.words and line.coefficient(FEATURE) == 1 and self._is_aligned(work.out)
+                near = self.words and line.coefficient(FEATURE) == 1 and self.is_aligned(work.out)
                 for i in range(2):
                     values = [code.let(f"mixed[{column}][{2 * row + i}] / {whole}") for column in range(self.columns)]
                     features = [f"({self._feature(column, f'own % 4 * 2 + {i}')})" for column in range(self.columns)]
@@ -344,52 +381,73 @@ class TeamAttention(AttentionWriter):
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
         """What the warps have for each query and feature, by one lane."""
-        work, code, body, index = self.work, self.code, self.body, self.language.index
-        width = _spot(work.value_features) + 2
-        self.floats("shared_mixed", WARPS * TILE * width)
+        work, code = self.work, self.code
+        width = work.value_features + GAP
+        self._room_for_warps(self.warps * TILE * width)
         for row in range(2):
             self.add_of_neighbours(totals[row])
-            begin = code.let(f"(warp * {TILE} + own / 4 + {8 * row}) * {width}", "at")
             with code.block(f"if ({first} + own / 4 + {8 * row} < {self.record.dim(self.rows)})"):
+                place = f"shared_mixed + (warp * {TILE} + own / 4 + {8 * row}) * {width}"
+                code.emit(f"float* const mine = {place};")
                 for column in range(self.columns):
-                    for i in range(2):
-                        feature = f"({self._feature(column, f'own % 4 * 2 + {i}')})"
-                        place = f"{begin} + {feature} + {feature} / {BANKS}"
-                        code.emit(f"shared_mixed[{place}] = mixed[{column}][{2 * row + i}];")
-                code.emit(f"shared_mixed[{begin} + {width - 2}] = {tops[row]};")
-                code.emit(f"shared_mixed[{begin} + {width - 1}] = {totals[row]};")
+                    pair = ", ".join(f"__float_as_uint(mixed[{column}][{2 * row + i}])" for i in range(2))
+                    code.emit(f"*(HalfPiece*)(mine + own % 4 * 2 + {8 * column}) = HalfPiece{{{pair}}};")
+                code.emit(f"mine[{width - 2}] = {tops[row]};")
+                code.emit(f"mine[{width - 1}] = {totals[row]};")
         code.emit(self.language.barrier())
-        item = code.fresh("e")
-        count = index(TILE * work.value_features)
-        with body.scope(self.language.loop(item, self.language.lane_index(), count, self.lanes)):
-            query = code.let(f"{item} / {index(work.value_features)}", "row")
-            feature = code.let(f"{item} % {index(work.value_features)}", "feature")
-            with body.scope(f"if ({first} + {query} < {self.record.dim(self.rows)})"):
-                top, mixed, total = self._together(query, feature, width)
-                self._finish(code.let(f"{first} + {query}", "row"), feature, top, mixed, total)
+        self._meet(first, width)
 
-    def _together(self, row: str, feature: str, width: int) -> tuple[str, str, str]:
+    def _meet(self, first: str, width: int) -> None:
+        """Joins what the warps have, and stores it."""
+        with self._elements_of_rows("(int)lane", self.lanes, first) as (query, place):
+            top, mixed, total = self._together(query, place, width)
+            self._finish(self.code.let(f"{first} + {query}", "row"), self._feature_at(place), top, mixed, total)
+
+    @contextmanager
+    def _elements_of_rows(self, begin: str, step: int, first: str) -> Iterator[tuple[str, str]]:
+        """A loop over a lane's elements of the tile: their rows in it, and places in the rows."""
+        code, features = self.code, self.work.value_features
+        count = code.let(f"(int)min({self.record.dim(self.rows)} - {first}, {self.language.index(TILE)}) * {features}")
+        item = code.fresh("e")
+        with self.body.scope(f"for (int {item} = {begin}; {item} < {count}; {item} += {step})"):
+            query, place = code.let(f"{item} / {features}", "row"), code.let(f"{item} % {features}", "place")
+            yield query, place
+
+    def _feature_at(self, place: str) -> str:
+        """The feature at a place of a row in workgroup memory, where matrix units' products follow one another."""
+        return self.code.let(f"{place} % 8 * {self.columns} + {place} / 8" if self.words else place, "feature")
+
+    def _room_for_warps(self, count: int) -> None:
+        """Declares floats for what the warps have."""
+        self.language.shared_variable(self.code, "shared_mixed", "__align__(8) float", count)
+
+    def _together(self, row: str, place: str, width: int) -> tuple[str, str, str]:
         """What the warps have for a row: the greatest score, a feature of the values mixed by powers, and the sum of
         these."""
         code = self.code
-        starts = [code.let(f"({number * TILE} + {row}) * {width}", "at") for number in range(WARPS)]
+        code.emit(f"const float* const rows = shared_mixed + {row} * {width};")
+        starts = [f"rows[{number * TILE * width} + " for number in range(self.warps)]
         top = self.variable("top", self.number(-math.inf))
-        for at in starts:
-            self.raise_to(top, f"shared_mixed[{at} + {width - 2}]")
+        for start in starts:
+            self.raise_to(top, f"{start}{width - 2}]")
         shift = self.shift(top)
-        weights = [self.exp(f"shared_mixed[{at} + {width - 2}] - {shift}") for at in starts]
+        weights = [self.exp(f"{start}{width - 2}] - {shift}") for start in starts]
         sums = [
-            code.let(" + ".join(f"{weight} * shared_mixed[{at} + {what}]" for weight, at in zip(weights, starts)))
-            for what in (f"{feature} + {feature} / {BANKS}", width - 1)
+            code.let(" + ".join(f"{weight} * {start}{what}]" for weight, start in zip(weights, starts)))
+            for what in (place, width - 1)
         ]
         return top, sums[0], sums[1]
 
     def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
         """Divides by the sum of powers, and stores."""
+        self.body.axes[PLACE] = row
+        self._store(feature, mixed, total)
+
+    def _store(self, feature: str, mixed: str, total: str) -> None:
+        """Stores an element of the query and head at hand."""
         work, body = self.work, self.body
         whole = self.whole(total)
         slot, line = work.out
-        body.axes[PLACE] = row
         place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
         body.store_at(slot, place, self.finished(f"{mixed} / {whole}", feature))
 

@@ -46,7 +46,7 @@ class Writer(ABC):
         """Writes all that is done at a position, and tells how many iterations of loops that takes at most."""
 
     def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
-        place(self.body, self.grid)
+        place(self.body, self.grid, self.team)
         iterations = self.write()
         positions = 1 if self.team else self.lanes
         text = self.language.assemble(self.code, self.record, bindings, name, positions, self.lanes)
@@ -58,10 +58,11 @@ class Writer(ABC):
         )  # fmt: skip
 
 
-def place(body: Body, extents: Shape) -> None:
-    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
+def place(body: Body, extents: Shape, team: bool = False) -> None:
+    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest. Earlier
+    kernels may still run meanwhile; lines that do not wait for them themselves come behind."""
     code = body.code
-    leave = "follow(); return;" if code.follows else "return;"
+    leave = f"{code.language.wait} return;".strip()
     code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ {leave} }}")
     rest = "position"
     for number in reversed(range(len(extents))):
@@ -69,5 +70,10 @@ def place(body: Body, extents: Shape) -> None:
             body.axes[number] = rest
         else:
             extent = body.record.divisor(extents[number])
-            body.axes[number] = code.let(f"{rest} % {extent}", "index")
-            rest = code.let(f"{rest} / {extent}", "rest")
+            if team:  # fewer than 2^31 of them
+                rest, extent = code.language.small(rest), code.language.small(extent)
+            body.axes[number] = code.let(code.language.large(f"{rest} % {extent}"), "index")
+            rest = code.let(code.language.large(f"{rest} / {extent}"), "rest")
+    if code.language.wait and not code.follows:
+        code.emit(code.language.wait)
+        code.waits = True

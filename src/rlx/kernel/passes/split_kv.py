@@ -101,17 +101,24 @@ class SplitKv(LeafPass):
     least_scores   fewer of these, over all heads, count as few queries too: a device has lanes for more
     for_teams      tells of attention that workgroups with matrix units compute: it keeps a device busy with fewer, and
                    its parts are theirs too
+    joined         tells of attention whose kernels share the keys of few queries by themselves
     """
 
     name = "split-kv"
 
-    def __init__(self, least_scores: int = 0, for_teams: Callable[[FusedAttention], bool] = lambda work: False) -> None:
+    def __init__(
+        self, least_scores: int = 0, for_teams: Callable[[FusedAttention], bool] = lambda work: False,
+        joined: Callable[[FusedAttention], bool] = lambda work: False,
+    ) -> None:  # fmt: skip
         self.least_scores = least_scores
         self.for_teams = for_teams
+        self.joined = joined
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
-        return "few-queries" if isinstance(work, FusedAttention) and self._few(work) != 0 else None
+        if not isinstance(work, FusedAttention) or self.joined(work):
+            return None
+        return "few-queries" if self._few(work) != 0 else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         """The kernel itself for many queries, two others for few: those of these that may be needed."""

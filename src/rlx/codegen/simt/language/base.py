@@ -38,6 +38,8 @@ class Language(ABC):
     name: str
     group_size = ""
     """What names the lanes of a launch's workgroups, of languages whose kernels may have several sizes; else empty."""
+    wait = ""
+    """A statement that waits for earlier kernels, of languages whose kernels begin before these end; else empty."""
     unrolls = False
     """Whether compilers write out loops where they are asked to."""
 
@@ -198,6 +200,14 @@ class Language(ABC):
     def from_neighbour(self, reg: Reg, mask: str) -> str:
         """What the lane of the subgroup whose number differs in the bits of `mask` has. Texts that call it, and they
         alone, may name `subgroup_size`."""
+
+    def small(self, text: str) -> str:
+        """A number of workgroups, or of fewer things, in what is divided fastest."""
+        return text
+
+    def large(self, text: str) -> str:
+        """The same as an index again."""
+        return text
 
     # the whole
 

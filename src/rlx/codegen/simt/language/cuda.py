@@ -19,12 +19,19 @@ class Cuda(Cpp):
     name = "cuda"
     label = "CUDA C++"
     group_size = "blockDim.x"
+    wait = "follow();"
 
     def prelude(self) -> str:
         return prelude()
 
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
+
+    def small(self, text: str) -> str:
+        return f"(unsigned){text}"
+
+    def large(self, text: str) -> str:
+        return f"({INDEX})({text})"
 
     def qualifiers(self, lanes: int, cluster: int = 1) -> str:
         together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
@@ -41,7 +48,7 @@ class Cuda(Cpp):
 
     def first_lines(self, code: Code) -> list[str]:
         shared = [f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []
-        return shared if code.follows else [*shared, "  follow();"]
+        return shared if code.follows or code.waits else [*shared, "  follow();"]
 
     def part(self, slots: int) -> CudaPart:
         """The language of parts of a kernel with so many slots."""

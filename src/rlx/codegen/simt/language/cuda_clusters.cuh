@@ -43,6 +43,48 @@ __device__ __forceinline__ int4 operator+(int4 a, int4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
+// Blocks give each other numbers, which the receiver counts: it need not wait for all that the givers do besides.
+
+// Every thread tells, once, how many bytes its block will be given.
+__device__ __forceinline__ void expect_gifts(unsigned long long* given, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned counter = (unsigned)__cvta_generic_to_shared(given);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(counter) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(counter), "r"(bytes) : "memory");
+  }
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+// Waits until all blocks of the cluster have memory for what they will be given.
+__device__ __forceinline__ void meet_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// Puts a number where a block of the cluster has `place`.
+__device__ __forceinline__ void give_block(unsigned long long* given, float* place, unsigned block, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 there, counter;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [counter];\n}"
+      :: "r"((unsigned)__cvta_generic_to_shared(place)), "r"((unsigned)__cvta_generic_to_shared(given)), "r"(block),
+         "r"(__float_as_uint(value)) : "memory");
+#endif
+}
+
+// Waits until the block has all that it expects.
+__device__ __forceinline__ void await_gifts(unsigned long long* given) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred all;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 all, [%0], 0;\n@!all bra again;\n}"
+      ::"r"((unsigned)__cvta_generic_to_shared(given)) : "memory");
+#endif
+}
+
 // The sum of what all blocks of the cluster have at a place, in their order.
 template <int blocks, class T>
 __device__ __forceinline__ T sum_of_cluster(const T* place) {

@@ -44,7 +44,21 @@ __device__ __forceinline__ Piece piece_ahead(const T* place) {
   return piece;
 }
 
-// The same of a single element.
+// Memory that other kernels may write elsewhere, loaded here and not later, past the multiprocessor's own cache.
+__device__ __forceinline__ Piece read_now(const Piece* place) {
+  Piece piece;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w) : "l"(place));
+  return piece;
+}
+
+__device__ __forceinline__ HalfPiece read_now(const HalfPiece* place) {
+  HalfPiece piece;
+  asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(piece.x), "=r"(piece.y) : "l"(place));
+  return piece;
+}
+
+// A single element that no kernel writes.
 __device__ __forceinline__ unsigned element_ahead(const unsigned short* place) {
   unsigned short element;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(element) : "l"(place));
