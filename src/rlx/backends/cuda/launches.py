@@ -121,6 +121,7 @@ def launches(
         shader = variant.shader
         blocks, lanes = _blocks(shader, sizes)
         function = functions[variant.name]
+        _check_fewer(kernel, shader, sizes)
         most = min(MOST_BLOCKS, function.device.api.most_lanes // lanes)
         if blocks > most:
             raise UnsupportedOp(
@@ -137,6 +138,16 @@ def launches(
             wanted.append(_weights(plan.program, each, static, binding) if asks else None)
     bring_later(made, asking, wanted)
     return made
+
+
+def _check_fewer(kernel: Kernel, shader: Shader, sizes: Sizes) -> None:
+    """Raises UnsupportedOp where something has a number of more than 32 bits."""
+    for count in map(sizes.most, shader.fewer):
+        if count > MOST_BLOCKS:
+            raise UnsupportedOp(
+                f"[{kernel.name}] expected at most {MOST_BLOCKS} rows and keys, got {count} for {dict(sizes.binding)}, "
+                f"at nodes {', '.join(kernel.sources)}"
+            )
 
 
 def _blocks(shader: Shader, sizes: Sizes) -> tuple[int, int]:

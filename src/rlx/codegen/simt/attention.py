@@ -141,6 +141,13 @@ class AttentionWriter(Writer):
             other = self.language.from_neighbour(Reg(total, dtypes.f32, False), mask)
             self.code.emit(f"{total} = {total} + {other};")
 
+    def last_key(self) -> str:
+        return f"{self.record.dim(self.work.keys)} - {self.language.index(1)}"
+
+    def diagonal(self, query: str) -> str:
+        """The last key that a query may attend to where it may not look ahead."""
+        return f"{query} + {self.record.dim(self.work.offset)}"
+
     def mask(self, inside: str, mask: str, score: str, key: str) -> None:
         """Puts what takes the place of a score that does not count, of the query `inside`, with a mask at `mask`."""
         work, code, record, select = self.work, self.code, self.record, self.language.select
@@ -151,17 +158,16 @@ class AttentionWriter(Writer):
             code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
         if work.mask is not None:
             slot, line, dtype = work.mask
-            last = f"{record.dim(work.keys)} - {self.language.index(1)}"
-            there = f"min({key}, {last})"  # what is behind counts for nothing
+            there = f"min({key}, {self.last_key()})"  # what is behind counts for nothing
             at = f"({mask} + {there} * {record.dim(line.coefficient(KEY))})"
             element = self.body.load_at(slot, at).name
             admitted = select(element, score, fill) if dtype is dtypes.bool_ else f"{score} + {element}"
             code.emit(f"{score} = {admitted};")
         if work.causal:
-            before = f"{key} <= {inside} + {record.dim(work.offset)}"
+            before = f"{key} <= {self.diagonal(inside)}"
             code.emit(f"{score} = {select(before, score, fill)};")
         if self.window is not None:
-            near = f"abs({inside} + {record.dim(work.offset)} - {key}) < {self.language.index(self.window)}"
+            near = f"abs({self.diagonal(inside)} - {key}) < {self.language.index(self.window)}"
             code.emit(f"{score} = {select(near, score, fill)};")
 
     def finished(self, value: str, feature: str) -> Reg:

@@ -39,20 +39,19 @@ class ClusterAttention(TeamAttention):
 
     def write(self) -> Dim:
         work, code, axes = self.work, self.code, self.body.axes
-        head, self.split = axes[HEAD], axes[KEY]
-        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
-        first, count = code.let(f"{axes[PLACE]} * {self.language.index(TILE)}", "first"), self.record.dim(self.rows)
-        last = f"{count} - {self.language.index(1)}"
-        low, stop = self._keys(first, f"min({first} + {self.language.index(TILE - 1)}, {last})")
+        head = axes[HEAD]
+        first = self._first_row()
+        code.emit(f"const int split = (int){axes[KEY]};")
+        low, stop = self._keys(first, f"min({first} + {TILE - 1}, count - 1)")
         for slot, line, features in ((*work.k, work.features), (*work.v, work.value_features)):
             self._bring(slot, line, features, low, stop)
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
-        start = self.variable("start", f"{low} + (warp * {CLUSTER} + {self.split}) * {self.language.index(TILE)}")
+        start = self.variable("start", f"{low} + (warp * {CLUSTER} + split) * {TILE}")
         loads = _Loads(self, k, v, stop)
         self._expect(first)
         code.emit("follow();")
-        code.emit(f"const bool both = {first} + {self.language.index(8)} < {count};  // rows of both halves of a tile")
-        rows = [code.let(f"min({first} + own / 4 + {8 * i}, {last})", "row") for i in range(2)]
+        code.emit(f"const bool both = {first} + 8 < count;  // rows of both halves of a tile")
+        rows = [code.let(f"min({first} + own / 4 + {8 * i}, count - 1)", "row") for i in range(2)]
         queries, masks = self._queries(head, rows)
         loads.keys_of(start)
         loads.values_of(start)
@@ -62,7 +61,7 @@ class ClusterAttention(TeamAttention):
         totals = [self.variable("total", self.zero) for _ in rows]
         with self.body.scope(f"for (; {start} < {stop};)"):
             self._scores(loads.keys)
-            following = code.let(f"{start} + {self.language.index(TILE * WARPS * CLUSTER)}", "next")
+            following = code.let(f"{start} + {TILE * WARPS * CLUSTER}", "next")
             loads.keys_of(following)
             shrunk = [self._powers_of(row, queries, masks, (start, stop), tops, totals) for row in range(2)]
             self._mix(v, start, stop, shrunk, loads.words)
@@ -92,7 +91,7 @@ class ClusterAttention(TeamAttention):
     def _bring(self, slot: int, line: Linear, features: int, low: str, stop: str) -> None:
         """Asks for the workgroup's keys or values while the kernel before still runs: it may still write a few of them,
         but nothing of them is read here."""
-        code, index = self.code, self.language.index
+        code = self.code
         if line.coefficient(FEATURE) != 1 or line.others:
             return
         lines = -(-features * self.work.dtype.itemsize // LINE)
@@ -100,7 +99,7 @@ class ClusterAttention(TeamAttention):
         with code.block(f"for (int line = (int)lane; line < {MOST_BROUGHT * lines}; line += {self.lanes})"):
             turn = code.let(f"line / {lines * TILE}", "turn")
             inside = f"line / {lines} % {TILE}"
-            key = code.let(f"{low} + ({turn} * {CLUSTER} + {self.split}) * {index(TILE)} + {inside}", "key")
+            key = code.let(f"{low} + ({turn} * {CLUSTER} + split) * {TILE} + {inside}", "key")
             code.emit(f"if ({key} >= {stop}) break;")
             at = f"{start} + {key} * {self.record.dim(line.coefficient(PLACE))}"
             code.emit(f"bring_near(slot{slot} + {at} + line % {lines} * {LINE // self.work.dtype.itemsize});")
@@ -108,8 +107,8 @@ class ClusterAttention(TeamAttention):
     # what a row is, and which keys it has
 
     def _go_to(self, head: str, row: str) -> str:
-        repeat = self.language.index(self.work.repeat)
-        self.body.axes[HEAD] = self.code.let(f"{head} * {repeat} + {row} % {repeat}", "head")
+        repeat = self.work.repeat
+        self.body.axes[HEAD] = self.code.let(f"{head} * {self.language.index(repeat)} + {row} % {repeat}", "head")
         self.body.axes[PLACE] = self.code.let(f"{row} / {repeat}", "query")
         return self.body.axes[PLACE]
 
@@ -117,8 +116,8 @@ class ClusterAttention(TeamAttention):
         return head
 
     def _keys(self, first: str, last: str) -> tuple[str, str]:
-        repeat = self.language.index(self.work.repeat)
-        return self.span(self.code.let(f"{first} / {repeat}", "query"), self.code.let(f"{last} / {repeat}", "query"))
+        repeat = self.work.repeat
+        return super()._keys(f"{first} / {repeat}", f"({last}) / {repeat}")
 
     # what workgroups have
 
@@ -142,8 +141,8 @@ class ClusterAttention(TeamAttention):
         for name, count in (("tops", TILE), ("totals", TILE), ("parts", self._share)):
             self._room(f"shared_{name}", "float", 4 * CLUSTER * count)
         self._room("shared_given", "unsigned long long", 8)
-        rows = code.let(f"(int)min({self.record.dim(self.rows)} - {first}, {self.language.index(TILE)})", "rows")
-        rest = f"{rows} * {features} % {32 * CLUSTER} - (int){self.split} * 32"
+        rows = code.let(f"min(count - {first}, {TILE})", "rows")
+        rest = f"{rows} * {features} % {32 * CLUSTER} - split * 32"
         share = f"{rows} * {features} / {32 * CLUSTER} * 32 + min(max({rest}, 0), 32)"
         code.emit(f"expect_gifts(shared_given, {4 * CLUSTER}u * (unsigned)({share} + 2 * {rows}));")
 
@@ -154,14 +153,14 @@ class ClusterAttention(TeamAttention):
         with self._elements_of_rows("(int)lane", self.lanes, first) as (query, place):
             item = f"({query} * {features} + {place})"
             top, mixed, total = self._together(query, place, width)
-            at = f"(int){self.split} * {self._share} + {item} / {32 * CLUSTER} * 32 + {item} % 32"
+            at = f"split * {self._share} + {item} / {32 * CLUSTER} * 32 + {item} % 32"
             code.emit(f"give_block(shared_given, shared_parts + {at}, {item} / 32 % {CLUSTER}, {mixed});")
             with code.block(f"if ({place} < {CLUSTER})"):  # so many lanes give one value to a workgroup each
                 for array, value in (("shared_tops", top), ("shared_totals", total)):
-                    at = f"{array} + (int){self.split} * {TILE} + {query}"
+                    at = f"{array} + split * {TILE} + {query}"
                     code.emit(f"give_block(shared_given, {at}, {place}, {value});")
         code.emit("await_gifts(shared_given);")
-        begin = f"(int)lane / 32 * {32 * CLUSTER} + (int){self.split} * 32 + own"
+        begin = f"(int)lane / 32 * {32 * CLUSTER} + split * 32 + own"
         with self._elements_of_rows(begin, self.lanes * CLUSTER, first) as (query, place):
             item = f"({query} * {features} + {place})"
             top, mixed, total = self._of_all(query, f"{item} / {32 * CLUSTER} * 32 + {item} % 32")

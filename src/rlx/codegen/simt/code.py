@@ -73,6 +73,7 @@ class Shader:
     ahead        whether it asks for what it reads before it waits for earlier kernels
     shared_bytes   of workgroup memory that a dispatch brings
     later        numbers behind the others of what a later kernel wants: where it is, and its bytes
+    fewer        what there must be less than 2^31 of, as its number has 32 bits
     wide_positions   `positions`, or workgroups of a team, in workgroups of WIDE invocations; None where it has no such
     """
 
@@ -91,6 +92,7 @@ class Shader:
     shared_bytes: int = 0
     later: int = 0
     wide_positions: Dim | None = None
+    fewer: tuple[Dim, ...] = ()
 
     @property
     def record_words(self) -> int:

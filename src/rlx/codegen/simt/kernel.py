@@ -16,6 +16,7 @@ from rlx.codegen.simt import (
     team_attention,
     team_contraction,
     team_join,
+    team_parts,
     tile_attention,
     tile_contraction,
     wide_nests,
@@ -63,7 +64,7 @@ def render(
                 return tile_attention.TileAttention(work, slots, language, groups).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
-            return team_attention.TeamParts(work, slots, language).shader(bindings, name)
+            return team_parts.TeamParts(work, slots, language).shader(bindings, name)
         case SplitKvCombine() as work if target.teams and team_join.takes(work):
             return team_join.TeamJoin(work, slots, language).shader(bindings, name)
         case (

@@ -15,18 +15,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rlx.codegen.simt import float_parts
-from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
+from rlx.codegen.simt.attention import FEATURE, HEAD, PLACE, AttentionWriter
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.split_kv import query_number
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Shape
-from rlx.kernel.ir.attention import FusedAttention, SplitKvPartial
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.index import Linear
-from rlx.kernel.passes.split_kv import chunk_of, part_length, parts_of
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 HALVES = (dtypes.f16, dtypes.bf16)
@@ -114,11 +112,13 @@ class TeamAttention(AttentionWriter):
         self.own_tiles, self.warps = own, warps
         super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
         self.rows = rows
+        self.fewer = (rows, work.keys)
         self.lanes = 32 * warps
         self.piece = 16 // work.dtype.itemsize
         self.together = 4 * self.piece
         self.chunks = -(-work.features // self.together)
         self.queries_apart: list[str] = []
+        self.diagonals: dict[str, str] = {}
         self.columns = work.value_features // 8
         self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self.is_aligned(work.v)
         self.schedule = Schedule(
@@ -128,21 +128,20 @@ class TeamAttention(AttentionWriter):
         )
 
     def write(self) -> Dim:
-        work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
-        head, count = axes[HEAD], self.record.dim(self.rows)
-        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
-        first = code.let(f"{axes[PLACE]} * {index(TILE * self.own_tiles)}", "first")
+        work, code, axes = self.work, self.code, self.body.axes
+        head = axes[HEAD]
+        first = mine = self._first_row()
         if self.own_tiles > 1:
             mine = code.let(f"{first} + warp * {TILE}", "first")
-            first = code.let(f"min({mine}, {count} - {index(1)})", "first")
-        rows = [code.let(f"min({first} + own / 4 + {8 * i}, {count} - {index(1)})", "row") for i in range(2)]
+            first = code.let(f"min({mine}, count - 1)", "first")
+        rows = [code.let(f"min({first} + own / 4 + {8 * i}, count - 1)", "row") for i in range(2)]
         queries, masks = self._queries(head, rows)
         axes[HEAD] = self._shared_head(head)
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         code.emit(f"float mixed[{self.columns}][4] = {{}};")
         tops = [self.variable("top", self.least) for _ in rows]
         totals = [self.variable("total", self.zero) for _ in rows]
-        low, stop = self._keys(first, code.let(f"min({first} + {index(TILE)}, {count}) - {index(1)}", "last"))
+        low, stop = self._keys(first, f"min({first} + {TILE - 1}, count - 1)")
         start = code.fresh("start")
         begin, step = (low, TILE) if self.own_tiles > 1 else self._share_of_keys(low)
         head_of_loop = f"for (auto {start} = {begin}; {start} < {stop}; {start} += {step})"
@@ -168,7 +167,13 @@ class TeamAttention(AttentionWriter):
             return super().exp(text)
         return self.code.let(f"power_of_two(({text}) * {self.number(math.log2(math.e))})")
 
-    # what a row is, and which keys it has
+    # what a row is, and which keys it has: numbers of 32 bits, as there are fewer (`Shader.fewer`)
+
+    def _first_row(self) -> str:
+        """Names warps, lanes and the number of rows; the first row of the workgroup."""
+        self.code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        self.code.emit(f"const int count = (int){self.record.dim(self.rows)};")
+        return self.code.let(f"(int){self.body.axes[PLACE]} * {TILE * self.own_tiles}", "first")
 
     def _go_to(self, head: str, row: str) -> str:
         """Goes to a row's query and head; the query's number."""
@@ -181,7 +186,14 @@ class TeamAttention(AttentionWriter):
 
     def _keys(self, first: str, last: str) -> tuple[str, str]:
         """The keys that rows from one to another have: from the first up to the second (exclusive)."""
-        return self.span(first, last)
+        low, stop = self.span(first, last)
+        return self.code.let(f"(int){low}", "low"), self.code.let(f"(int){stop}", "stop")
+
+    def last_key(self) -> str:
+        return f"(int){self.record.dim(self.work.keys)} - 1"
+
+    def diagonal(self, query: str) -> str:
+        return self.diagonals[query]
 
     def _share_of_keys(self, low: str) -> tuple[str, int]:
         """Where a warp's keys begin, and how far its next ones are from there."""
@@ -195,6 +207,9 @@ class TeamAttention(AttentionWriter):
         queries, masks = [], []
         for row, name in zip(rows, ("high", "low")):
             queries.append(self._go_to(head, row))
+            if work.causal or self.window is not None:
+                diagonal = code.let(f"(int)({super().diagonal(queries[-1])})", "diagonal")
+                self.diagonals[queries[-1]] = diagonal
             at = self.start(work.q[1], FEATURE)
             code.emit(f"Piece {name}[{self.chunks}];")
             for chunk in range(self.chunks):
@@ -224,7 +239,7 @@ class TeamAttention(AttentionWriter):
         step = self.record.dim(work.k[1].coefficient(PLACE))
         found: list[list[str]] = []
         for half in range(2):
-            key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - {self.language.index(1)})", "key")
+            key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - 1)", "key")
             at = code.let(f"{k} + {key} * {step}", "at")
             pieces = (self._piece(work.k, at, chunk, work.features) for chunk in range(self.chunks))
             found.append([code.let(piece, "right") for piece in pieces])
@@ -278,9 +293,8 @@ class TeamAttention(AttentionWriter):
         code = self.code
         keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
         there = [code.let(f"{key} < {stop}", "there") for key in keys]
-        last = f"{stop} - {self.language.index(1)}"
         step = self.record.dim(self.work.v[1].coefficient(PLACE))
-        return [code.let(f"{v} + min({key}, {last}) * {step}", "at") for key in keys], there
+        return [code.let(f"{v} + min({key}, {stop} - 1) * {step}", "at") for key in keys], there
 
     def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str], values: list[list[str]] | None) -> None:
         """Adds the values, each by its power: those words, or what is loaded for one product at a time."""
@@ -357,7 +371,7 @@ class TeamAttention(AttentionWriter):
         for row in range(2):
             self.add_of_neighbours(totals[row])
             query = code.let(f"{first} + own / 4 + {8 * row}", "row")
-            with body.scope(f"if ({query} < {self.record.dim(self.rows)})"):
+            with body.scope(f"if ({query} < count)"):
                 whole = self.whole(totals[row])
                 body.axes[PLACE] = query
                 start = self.start(line, FEATURE)
@@ -386,7 +400,7 @@ class TeamAttention(AttentionWriter):
         self._room_for_warps(self.warps * TILE * width)
         for row in range(2):
             self.add_of_neighbours(totals[row])
-            with code.block(f"if ({first} + own / 4 + {8 * row} < {self.record.dim(self.rows)})"):
+            with code.block(f"if ({first} + own / 4 + {8 * row} < count)"):
                 place = f"shared_mixed + (warp * {TILE} + own / 4 + {8 * row}) * {width}"
                 code.emit(f"float* const mine = {place};")
                 for column in range(self.columns):
@@ -407,9 +421,9 @@ class TeamAttention(AttentionWriter):
     def _elements_of_rows(self, begin: str, step: int, first: str) -> Iterator[tuple[str, str]]:
         """A loop over a lane's elements of the tile: their rows in it, and places in the rows."""
         code, features = self.code, self.work.value_features
-        count = code.let(f"(int)min({self.record.dim(self.rows)} - {first}, {self.language.index(TILE)}) * {features}")
+        items = code.let(f"min(count - {first}, {TILE}) * {features}", "items")
         item = code.fresh("e")
-        with self.body.scope(f"for (int {item} = {begin}; {item} < {count}; {item} += {step})"):
+        with self.body.scope(f"for (int {item} = {begin}; {item} < {items}; {item} += {step})"):
             query, place = code.let(f"{item} / {features}", "row"), code.let(f"{item} % {features}", "place")
             yield query, place
 
@@ -450,68 +464,3 @@ class TeamAttention(AttentionWriter):
         slot, line = work.out
         place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
         body.store_at(slot, place, self.finished(f"{mixed} / {whole}", feature))
-
-
-class TeamParts(TeamAttention):
-    """Parts of attention of few queries. Positions are (batch, head of keys, tile of rows, chunk of keys); rows are the
-    queries of all heads that share the keys."""
-
-    def __init__(self, parts: SplitKvPartial, slots: Sequence[Slot], language: Language) -> None:
-        work = parts.work
-        rows = dims.mul(work.queries, work.repeat)
-        self.chunk = chunk_of(work, team=True)
-        shared_heads = dims.floordiv(work.heads, work.repeat)
-        tiles, chunks = dims.ceildiv(rows, TILE), dims.ceildiv(work.keys, self.chunk)
-        self._prepare(work, slots, (dims.mul(work.batch, work.live), shared_heads, tiles, chunks), rows, language)
-        self.code.follows = not (work.k[1].others or work.v[1].others)
-
-    def write(self) -> Dim:
-        if self.code.follows:
-            for slot, line, features in ((*self.work.k, self.work.features), (*self.work.v, self.work.value_features)):
-                self._bring(slot, line, features)
-            self.code.emit("follow();")
-        return super().write()
-
-    def _bring(self, slot: int, line: Linear, features: int) -> None:
-        """Asks for the chunk's keys or values while the kernel before still runs: it may still write a few of them, but
-        nothing of them is read here."""
-        code, index = self.code, self.language.index
-        if line.coefficient(FEATURE) != 1:
-            return
-        row_bytes = features * self.work.dtype.itemsize
-        lines = -(-row_bytes // LINE)
-        start = self.start(line, FEATURE, PLACE)
-        first = code.let(f"{self.body.axes[KEY]} * {index(self.chunk)}", "first")
-        with code.block(f"for (int line = (int)lane; line < {self.chunk * lines}; line += {self.lanes})"):
-            key = code.let(f"{first} + line / {lines}", "key")
-            with code.block(f"if ({key} < {self.record.dim(self.work.keys)})"):
-                at = f"{start} + {key} * {self.record.dim(line.coefficient(PLACE))}"
-                code.emit(f"bring_near(slot{slot} + {at} + line % {lines} * {LINE // self.work.dtype.itemsize});")
-
-    def _go_to(self, head: str, row: str) -> str:
-        repeat = self.language.index(self.work.repeat)
-        self.body.axes[HEAD] = self.code.let(f"{head} * {repeat} + {row} % {repeat}", "head")
-        self.body.axes[PLACE] = self.code.let(f"{row} / {repeat}", "query")
-        return self.body.axes[PLACE]
-
-    def _shared_head(self, head: str) -> str:
-        return head
-
-    def _keys(self, first: str, last: str) -> tuple[str, str]:
-        code, repeat, chunk = self.code, self.language.index(self.work.repeat), self.language.index(self.chunk)
-        low, stop = self.span(code.let(f"{first} / {repeat}", "query"), code.let(f"{last} / {repeat}", "query"))
-        start = code.let(f"{self.body.axes[KEY]} * {chunk}", "start")
-        return code.let(f"max({low}, {start})", "low"), code.let(f"min({stop}, {start} + {chunk})", "stop")
-
-    def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
-        """Stores the part."""
-        work, code, body, index = self.work, self.code, self.body, self.language.index
-        query = self._go_to(body.axes[HEAD], row)
-        number = query_number(self, work, body.axes[HEAD], query)
-        parts = self.record.dim(parts_of(work, team=True))
-        begin = code.let(f"({number} * {parts} + {body.axes[KEY]}) * {index(part_length(work))}", "at")
-        with body.scope(f"if ({feature} == {index(0)})"):
-            for i, value in enumerate((top, total)):
-                place = f"({begin} + {index(work.value_features + i)})"
-                body.store_at(0, place, Reg(value, dtypes.f32, False))
-        body.store_at(0, f"({begin} + {feature})", Reg(mixed, dtypes.f32, False))

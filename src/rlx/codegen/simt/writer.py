@@ -25,6 +25,7 @@ class Writer(ABC):
     rounds: Rounds | None = None
     schedule: Schedule = UNTILED
     lanes: int = WORKGROUP
+    fewer: tuple[Dim, ...] = ()
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Writer(ABC):
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
             iterations, checks, self.rounds, self.schedule, self.lanes, self.code.follows,
-            self.code.dynamic_shared, self.code.later,
+            self.code.dynamic_shared, self.code.later, fewer=self.fewer,
         )  # fmt: skip
 
 
