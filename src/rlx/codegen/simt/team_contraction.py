@@ -128,6 +128,7 @@ class TeamContraction(Writer):
         self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
+        self.code.alone = self.code.follows and self.most_rows > HALF
         steps = -(-_static(work.k) // (self.chunk * self.layout.warps[2]))
         holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
         held_bytes = 16 * steps * self.layout.columns // 8 * self.lanes
