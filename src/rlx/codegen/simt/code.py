@@ -112,6 +112,7 @@ class Code:
     follows     whether the lines ask for what they read before they wait for earlier kernels
     waits       whether the lines wait for these
     later       numbers of a launch by which the kernel asks for what a later one wants
+    alone       whether a workgroup may have a multiprocessor's registers: compilers else have few loads under way
     """
 
     language: Language
@@ -125,6 +126,7 @@ class Code:
     follows: bool = False
     waits: bool = False
     later: int = 0
+    alone: bool = False
     _counter: int = 0
 
     def emit(self, text: str) -> None:

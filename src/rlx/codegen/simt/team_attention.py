@@ -338,7 +338,7 @@ class TeamAttention(AttentionWriter):
             words.append([])
             for number in range(pieces):
                 place = f"(const {kind}*)(slot{slot} + {at} + own / 4 * {self.columns}) + {number}"
-                piece = code.let(f"{inside} ? *({place}) : {kind}{{}}", "values")
+                piece = code.let(f"{inside} ? read_now({place}) : {kind}{{}}", "values")
                 words[-1] += [f"{piece}.{component}" for component in "xyzw"[:count]]
         return words
 
