@@ -150,18 +150,29 @@ class AttentionWriter(Writer):
 
     def mask(self, inside: str, mask: str, score: str, key: str) -> None:
         """Puts what takes the place of a score that does not count, of the query `inside`, with a mask at `mask`."""
-        work, code, record, select = self.work, self.code, self.record, self.language.select
+        element = self.mask_element(mask, key) if self.work.mask is not None else ""
+        self.admit(inside, element, score, key)
+
+    def mask_element(self, mask: str, key: str) -> str:
+        """The element of a mask that begins at a place; what is behind the last key counts for nothing."""
+        assert self.work.mask is not None
+        slot, line, _ = self.work.mask
+        at = f"({mask} + min({key}, {self.last_key()}) * {self.record.dim(line.coefficient(KEY))})"
+        return self.load_element(slot, at)
+
+    def load_element(self, slot: int, at: str) -> str:
+        return self.body.load_at(slot, at).name
+
+    def admit(self, inside: str, element: str, score: str, key: str) -> None:
+        """The same with an element of the mask, if there is one."""
+        work, code, select = self.work, self.code, self.language.select
         fill = self.number(work.fill)
         if work.softcap is not None:
             cap = work.softcap
             reg = Reg(code.let(score), dtypes.f32, False)
             code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
         if work.mask is not None:
-            slot, line, dtype = work.mask
-            there = f"min({key}, {self.last_key()})"  # what is behind counts for nothing
-            at = f"({mask} + {there} * {record.dim(line.coefficient(KEY))})"
-            element = self.body.load_at(slot, at).name
-            admitted = select(element, score, fill) if dtype is dtypes.bool_ else f"{score} + {element}"
+            admitted = select(element, score, fill) if work.mask[2] is dtypes.bool_ else f"{score} + {element}"
             code.emit(f"{score} = {admitted};")
         if work.causal:
             before = f"{key} <= {self.diagonal(inside)}"

@@ -60,10 +60,11 @@ class ClusterAttention(TeamAttention):
         tops = [self.variable("top", self.least) for _ in rows]
         totals = [self.variable("total", self.zero) for _ in rows]
         with self.body.scope(f"for (; {start} < {stop};)"):
+            elements = self._mask_elements(masks, start)
             self._scores(loads.keys)
             following = code.let(f"{start} + {TILE * WARPS * CLUSTER}", "next")
             loads.keys_of(following)
-            shrunk = [self._powers_of(row, queries, masks, (start, stop), tops, totals) for row in range(2)]
+            shrunk = [self._powers_of(row, queries, elements, (start, stop), tops, totals) for row in range(2)]
             self._mix(v, start, stop, shrunk, loads.words)
             loads.values_of(following)
             code.emit(f"{start} = {following};")
@@ -73,16 +74,16 @@ class ClusterAttention(TeamAttention):
         return dims.add(steps, TILE * work.value_features // self.lanes + CLUSTER + 2)
 
     def _powers_of(
-        self, row: int, queries: Sequence[str], masks: Sequence[str], keys: tuple[str, str], tops: Sequence[str],
-        totals: Sequence[str],
+        self, row: int, queries: Sequence[str], elements: Sequence[Sequence[str]], keys: tuple[str, str],
+        tops: Sequence[str], totals: Sequence[str],
     ) -> str:  # fmt: skip
         """Makes powers of a lane's scores of a row; nothing where there are no such rows."""
         if row == 0:
-            self._admit(row, queries[row], masks[row], *keys)
+            self._admit(row, queries[row], elements[row], *keys)
             return self._powers(row, tops[row], totals[row])
         shrink = self.variable("shrink", self.number(1.0))
         with self.code.block("if (both)"):
-            self._admit(row, queries[row], masks[row], *keys)
+            self._admit(row, queries[row], elements[row], *keys)
             self.code.emit(f"{shrink} = {self._powers(row, tops[row], totals[row])};")
         with self.code.block("else"):
             self.code.emit("scores[0][2] = scores[0][3] = scores[1][2] = scores[1][3] = 0;")

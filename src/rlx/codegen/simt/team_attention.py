@@ -11,7 +11,7 @@ Source: Dao 2023, arXiv:2307.08691.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rlx.codegen.simt import float_parts
@@ -146,11 +146,13 @@ class TeamAttention(AttentionWriter):
         begin, step = (low, TILE) if self.own_tiles > 1 else self._share_of_keys(low)
         head_of_loop = f"for (auto {start} = {begin}; {start} < {stop}; {start} += {step})"
         with self.body.scope(head_of_loop):
-            values = self._values(v, start, stop) if self.words else None  # on their way while scores are made
+            # on their way while scores are made
+            values = self._values(v, start, stop) if self.words else None
+            elements = self._mask_elements(masks, start)
             self._scores(self._key_pieces(k, start, stop))
             axes[HEAD] = head
             for row in range(2):
-                self._admit(row, queries[row], masks[row], start, stop)
+                self._admit(row, queries[row], elements[row], start, stop)
             shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
             self._mix(v, start, stop, shrunk, values)
         axes[HEAD] = head
@@ -260,14 +262,31 @@ class TeamAttention(AttentionWriter):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
 
-    def _admit(self, row: int, query: str, mask: str, start: str, stop: str) -> None:
+    def _mask_elements(self, masks: Sequence[str], start: str) -> list[list[str]]:
+        """The mask's elements of a lane's scores, of each of its rows; the same where a mask has none for rows."""
+        if self.work.mask is None:
+            return [[""] * 4] * 2
+        keys = [f"{start} + {offset} + own % 4 * 2" for offset in (0, 1, 8, 9)]
+        axes = (HEAD, PLACE)
+        rows = 2 if any(self.work.mask[1].coefficient(axis) != 0 for axis in axes) or self.work.mask[1].others else 1
+        return [[self.mask_element(mask, key) for key in keys] for mask in masks[:rows]] * (3 - rows)
+
+    def load_element(self, slot: int, at: str) -> str:
+        dtype = self.body.slots[slot].dtype
+        if dtype not in (*HALVES, dtypes.f32, dtypes.bool_):
+            return super().load_element(slot, at)
+        element = f"read_now(slot{slot} + {at})"
+        decoded = {dtypes.f32: element, dtypes.bool_: f"{element} != 0"}.get(dtype, f"decode_{dtype}({element})")
+        return self.code.let(decoded, "mask")
+
+    def _admit(self, row: int, query: str, elements: Sequence[str], start: str, stop: str) -> None:
         """Scales the scores of a row, and puts what takes the place of those that do not count."""
         for half in range(2):
             for number in range(2):
                 score = f"scores[{half}][{2 * row + number}]"
                 self.code.emit(f"{score} = {score} * {self.number(self.work.scale)};")
                 key = self.code.let(f"{start} + {8 * half + number} + own % 4 * 2", "key")
-                self.mask(query, mask, score, key)
+                self.admit(query, elements[2 * half + number], score, key)
                 self.code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
 
     def _powers(self, row: int, top: str, total: str) -> str:
@@ -372,12 +391,12 @@ class TeamAttention(AttentionWriter):
             self.add_of_neighbours(totals[row])
             query = code.let(f"{first} + own / 4 + {8 * row}", "row")
             with body.scope(f"if ({query} < count)"):
-                whole = self.whole(totals[row])
+                divide = self._divided_by(self.whole(totals[row]))
                 body.axes[PLACE] = query
                 start = self.start(line, FEATURE)
                 near = self.words and line.coefficient(FEATURE) == 1 and self.is_aligned(work.out)
                 for i in range(2):
-                    values = [code.let(f"mixed[{column}][{2 * row + i}] / {whole}") for column in range(self.columns)]
+                    values = [code.let(divide(f"mixed[{column}][{2 * row + i}]")) for column in range(self.columns)]
                     features = [f"({self._feature(column, f'own % 4 * 2 + {i}')})" for column in range(self.columns)]
                     elements = [self.finished(*each) for each in zip(values, features)]
                     if near:
@@ -385,6 +404,13 @@ class TeamAttention(AttentionWriter):
                         continue
                     for feature, element in zip(features, elements):
                         body.store_at(slot, f"({start} + {feature} * {along})", element)
+
+    def _divided_by(self, whole: str) -> Callable[[str], str]:
+        """What divides; of what 16 bits are left of, by one division."""
+        if self.work.float_parts:
+            return lambda value: f"{value} / {whole}"
+        inverse = self.code.let(f"1.0f / {whole}", "inverse")
+        return lambda value: f"{value} * {inverse}"
 
     def _store_neighbours(self, slot: int, places: Sequence[str], elements: Sequence[Reg]) -> None:
         """Stores elements that are neighbours, four at a time."""

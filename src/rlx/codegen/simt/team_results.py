@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.team_layouts import HALF, HALVES
+from rlx.codegen.simt.team_layouts import HALVES
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
@@ -40,9 +40,9 @@ class TeamResults:
             assert isinstance(stage, Store)  # of a contraction
             self.stages.append(stage)
         loads = [node for node in ex.walk([stage.body for stage in self.stages]) if self._can_hold(node)]
-        asks = writer.code.follows and writer.most_rows > HALF and len(loads) * self.turns <= MOST_HELD
+        asks = writer.code.follows and len(loads) * self.turns <= MOST_HELD
         self.held = {node: f"held_{number}" for number, node in enumerate(loads)} if asks else {}
-        """What lanes hold, and the names of their arrays. Kernels of fewer rows mostly wait for their weights."""
+        """What lanes hold, and the names of their arrays."""
 
     def _can_hold(self, node: Expr) -> bool:
         """Whether it is an element of a place that is known before the sum, in memory that is not written."""

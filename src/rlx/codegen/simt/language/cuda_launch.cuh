@@ -59,6 +59,24 @@ __device__ __forceinline__ HalfPiece read_now(const HalfPiece* place) {
   return piece;
 }
 
+__device__ __forceinline__ unsigned read_now(const unsigned char* place) {
+  unsigned element;
+  asm volatile("ld.global.cg.u8 %0, [%1];" : "=r"(element) : "l"(place));
+  return element;
+}
+
+__device__ __forceinline__ unsigned read_now(const unsigned short* place) {
+  unsigned short element;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(element) : "l"(place));
+  return element;
+}
+
+__device__ __forceinline__ float read_now(const float* place) {
+  float element;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(element) : "l"(place));
+  return element;
+}
+
 // The same of a single element, which may also be loaded behind `follow`: then it may be one that earlier kernels wrote.
 __device__ __forceinline__ unsigned element_ahead(const unsigned short* place) {
   unsigned short element;
