@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from rlx.backends.cuda import launches
 from rlx.backends.cuda.bound import CudaBound
 from rlx.backends.cuda.executable import CudaExecutable
 from rlx.backends.cuda.launches import LINE_BYTES, MOST_LATER_BYTES, Launch
+from rlx.backends.cuda.moving import Sizes
 from rlx.codegen.simt.code import WIDE, WORKGROUP
+from rlx.errors import UnsupportedOp
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
 
@@ -34,6 +39,14 @@ def asked(given: Launch) -> tuple[int, int, int]:
     """Where it asks, for how many bytes, and the share of a block."""
     place, sizes = (int(number) for number in given.held[0][-2:])
     return place, sizes & 0xFFFFFFFF, sizes >> 32
+
+
+def test_more_rows_or_keys_than_have_numbers_are_refused() -> None:
+    work = cast(Any, SimpleNamespace(name="attention", sources=("y",)))
+    shader = cast(Any, SimpleNamespace(fewer=(4, dims.symbol("keys"))))
+    launches.check_fewer(work, shader, Sizes({"keys": (1 << 31) - 1}))
+    with pytest.raises(UnsupportedOp, match=r"expected at most 2147483647 rows and keys, got 2147483648 .* at nodes y"):
+        launches.check_fewer(work, shader, Sizes({"keys": 1 << 31}))
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def launches(
         shader = variant.shader
         blocks, lanes = _blocks(shader, sizes)
         function = functions[variant.name]
-        _check_fewer(kernel, shader, sizes)
+        check_fewer(kernel, shader, sizes)
         most = min(MOST_BLOCKS, function.device.api.most_lanes // lanes)
         if blocks > most:
             raise UnsupportedOp(
@@ -140,7 +140,7 @@ def launches(
     return made
 
 
-def _check_fewer(kernel: Kernel, shader: Shader, sizes: Sizes) -> None:
+def check_fewer(kernel: Kernel, shader: Shader, sizes: Sizes) -> None:
     """Raises UnsupportedOp where something has a number of more than 32 bits."""
     for count in map(sizes.most, shader.fewer):
         if count > MOST_BLOCKS:
