@@ -4,6 +4,10 @@ inline void cluster_barrier() {
   emulation::wait_at(emulation::of_cluster);
 }
 
+inline void leave_cluster() {
+  emulation::wait_at(emulation::of_cluster);
+}
+
 inline int4 operator+(int4 a, int4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }

@@ -95,9 +95,10 @@ class TileContraction(TeamContraction):
         slice_of_k = f"warp / {along_m * along_n}" if along_k > 1 else "0"
         code.emit(f"const int slice = {slice_of_k}, first_piece = slice * {layout.slice * WARP};")
         self._declare_sums()
-        self._sums()
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
         results = TileResults(work, layout, self.body, stages, self.top, self.left)
+        self.results = results
+        self._sums()
         code.emit("float* const shared_sums = (float*)dynamic_shared;")
         if work.float_parts:
             code.emit("bool lost = false;")
@@ -112,7 +113,7 @@ class TileContraction(TeamContraction):
                     self._join()
                     self._make_sure(results, part)
                 results.write(part)
-                code.emit("cluster_barrier();")  # nobody's sums go while others read them
+                code.emit("leave_cluster();")  # nobody's sums go while others read them
                 continue
             if work.float_parts:
                 self._make_sure(results, part)
@@ -147,6 +148,7 @@ class TileContraction(TeamContraction):
         if code.follows:
             self._bring_first(right, steps, first)
         left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
+        self.results.ask_early()
         code.emit("#pragma unroll 1")
         with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.distance}; ahead++)"):
             code.emit(f"const int step = ahead - {layout.distance};")

@@ -25,6 +25,9 @@ WIDTH = 8
 """Neighbours of a row that a lane takes."""
 ROWS_AT_ONCE = 4
 """Rows whose operands a lane asks for before it needs the first."""
+MOST_SUMS, MOST_EARLY = 64, 40
+"""Registers of a lane's sums up to which it has others for operands of the results meanwhile, and for how many
+words."""
 PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.i32, *WHOLE_BYTES)
 """What pieces of 16 bytes, or of 8, are taken apart for."""
 
@@ -51,6 +54,38 @@ class TileResults:
         self.width = WIDTH if wide and dims.exact_div(work.n, WIDTH) is not None else 1
         loads = [node for node in ex.walk([stage.body for stage in stages]) if node.kind == "load"]
         self.loads = [node for node in loads if self.width > 1 and self._is_wide_load(node)]
+        self.early: list[dict[Expr, list[str]]] = []
+        """Pieces that a lane has of each of its rows before there are sums."""
+
+    def ask_early(self) -> None:
+        """Asks for what the results are made of beside sums, where lanes have registers for it."""
+        layout = self.layout
+        a_row, passes, at_once = self._passes()
+        moving = [node for node in self.loads if self._moves_along_m(node)]
+        words = sum(self._words(node) * (at_once if node in moving else 1) for node in self.loads)
+        alone = layout.bands == layout.parts == 1 and passes == at_once and not self.work.float_parts
+        whole = dims.exact_div(self.work.n, layout.tile[1]) is not None
+        sums = layout.rows // 16 * (layout.columns // 8) * 4
+        if not self.loads or not (alone and whole) or sums > MOST_SUMS or words > MOST_EARLY:
+            return
+        self.at_n = self.code.let(f"{self.left} + (int)lane % {a_row} * {self.width}", "at")
+        self.near = {node: self._pieces(node, now=True) for node in self.loads if node not in moving}
+        first = f"split * {layout.share} + (int)lane / {a_row}" if layout.splits > 1 else f"(int)lane / {a_row}"
+        rows = [self.code.let(f"{first} + {number * layout.lanes // a_row}", "row") for number in range(at_once)]
+        inside = [f"min({row}, {layout.tile[0] - 1})" for row in rows]  # lanes may be more than a share has
+        self.early = [self._ask(self.at_m(row, 0), now=True) for row in inside]
+
+    def _words(self, node: Expr) -> int:
+        """Of a lane's neighbours of an operand."""
+        nbytes: int = WIDTH * self.body.slots[node.attr.slot].dtype.itemsize
+        return max(2, nbytes // 4)
+
+    def _passes(self) -> tuple[int, int, int]:
+        """Lanes that have a row of a part, how many rows each of them has, and how many of these at once."""
+        layout = self.layout
+        a_row = layout.tile[1] // max(layout.bands, 1) // self.width
+        passes = max(1, layout.share * a_row // layout.lanes)
+        return a_row, passes, next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
 
     def _is_wide_load(self, node: Expr) -> bool:
         return not node.attr.guarded and self._is_wide(node.attr.slot, offset_of(node))
@@ -75,16 +110,14 @@ class TileResults:
     def _write_band(self, part: int, first_column: str) -> None:
         """The same of some columns, from one on."""
         code, work, layout = self.code, self.work, self.layout
-        a_row = layout.tile[1] // layout.bands // self.width
         share = layout.share
-        passes = max(1, share * a_row // layout.lanes)
-        at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
+        a_row, _, at_once = self._passes()
         own = f"(int)lane % {a_row} * {self.width}"
         column = code.let(own if first_column == "0" else f"{first_column} + {own}", "column")
         self.at_n = code.let(f"{self.left} + {column}", "at")
-        self.near = {}
         with self._guard(work.n, layout.tile[1], self.at_n):
-            self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
+            if not self.early:
+                self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
             first = code.fresh("first")
             step = layout.lanes // a_row
             end, begin = str(share), f"(int)lane / {a_row}"
@@ -93,7 +126,7 @@ class TileResults:
             with self.body.scope(f"for (int {first} = {begin}; {first} < {end}; {first} += {at_once * step})"):
                 rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
                 at = [self.at_m(row, part) for row in rows]
-                asked = [self._ask(row_at) for row_at in at]
+                asked = self.early or [self._ask(row_at) for row_at in at]
                 for row, row_at, pieces in zip(rows, at, asked):
                     self._finish(f"{row} * {layout.tile[1] + PAD} + {column}", row_at, pieces)
 
@@ -117,24 +150,26 @@ class TileResults:
         line, m_axis = offset_of(node), self.work.m_axis
         return line.coefficient(m_axis) != 0 or depends_on(line, m_axis)
 
-    def _ask(self, at: str) -> dict[Expr, list[str]]:
+    def _ask(self, at: str, now: bool = False) -> dict[Expr, list[str]]:
         """Pieces that belong to a row of the results, or to the last one, where there is no such row."""
         moving = [node for node in self.loads if self._moves_along_m(node)]
         if moving:
             last = f"{self.body.record.dim(self.work.m)} - {self.language.index(1)}"
             self.body.axes[self.work.m_axis] = self.code.let(f"min({at}, {last})", "near")
-        return self.near | {node: self._pieces(node) for node in moving}
+        return self.near | {node: self._pieces(node, now) for node in moving}
 
-    def _pieces(self, node: Expr) -> list[str]:
-        """A lane's neighbours of an operand."""
+    def _pieces(self, node: Expr, now: bool = False) -> list[str]:
+        """A lane's neighbours of an operand; loaded `now`, or where compilers like."""
         slot = node.attr.slot
         self.body.axes[self.work.n_axis] = self.at_n
         at = self.body.fresh_offset(offset_of(node))
         itemsize = self.body.slots[slot].dtype.itemsize
         if itemsize == 1:
-            return [self.code.let(f"*(const HalfPiece*)(slot{slot} + {at})", "piece")]
-        first = range(0, WIDTH, PIECE_BYTES // itemsize)
-        return [self.code.let(f"piece_at<true>(slot{slot} + {at} + {start})", "piece") for start in first]
+            place = f"(const HalfPiece*)(slot{slot} + {at})"
+            return [self.code.let(f"read_now({place})" if now else f"*{place}", "piece")]
+        places = [f"slot{slot} + {at} + {start}" for start in range(0, WIDTH, PIECE_BYTES // itemsize)]
+        load = "read_now((const Piece*)({}))" if now else "piece_at<true>({})"
+        return [self.code.let(load.format(place), "piece") for place in places]
 
     def _element(self, node: Expr, pieces: Sequence[str], number: int) -> Reg:
         """A lane's neighbour of this number of an operand."""

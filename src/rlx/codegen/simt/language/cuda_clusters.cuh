@@ -7,6 +7,13 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
+// Waits for all threads of the cluster, which need see nothing that others wrote: what they read was read.
+__device__ __forceinline__ void leave_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 // What one block of the cluster has where this one has `place`.
 __device__ __forceinline__ float4 of_block(const float4* place, unsigned block) {
   float4 read{};
