@@ -416,10 +416,12 @@ class EmulatedDriver(Driver):
 
     def _body(self, body: Callable[[Any], None]) -> list[Operation]:
         stream = Stream(self, noted=[])
+        self._streams.append(stream)
         body(stream)
+        self._streams.remove(stream)
         assert stream.noted, "a body without anything in it"
         kinds = {operation.kind for operation in stream.noted}
-        assert kinds <= {"launch", "copy", "branch"}, f"a body of {kinds}"
+        assert kinds <= {"launch", "product", "copy", "branch"}, f"a body of {kinds}"
         return stream.noted
 
     def _do(self, operations: Sequence[Operation]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from rlx import flags, logs
 from rlx.backends.cuda.device import Device, Function, Memory
 from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CallError, Driver
-from rlx.backends.cuda.launches import POINTER_BYTES, Given, give
+from rlx.backends.cuda.launches import POINTER_BYTES, Given
 from rlx.backends.simt_unroll import Started, Unroller
 from rlx.codegen.simt.language import cuda
 from rlx.codegen.simt.language.texts import text_of
@@ -42,14 +42,6 @@ Copy = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Row:
-    """Kernels, and where the bool is that they make to decide by."""
-
-    kernels: tuple[Started, ...]
-    holds: int
-
-
-@dataclass(frozen=True)
 class Fork(Started):
     """A branch, by the bool that lies at the place in `starts`."""
 
@@ -59,7 +51,8 @@ class Fork(Started):
 
 @dataclass(frozen=True)
 class Rounds(Started):
-    """A loop: tests and trips of carried values that lie at their second places, and at their first ones.
+    """A loop, by the bool at the place in `starts`: tests and trips of carried values that lie at their second
+    places, and at their first ones.
 
     begin   copies before the first trip, to the second places
     test    of values at the second places, before the first trip
@@ -70,9 +63,9 @@ class Rounds(Started):
     """
 
     begin: tuple[Copy, ...]
-    test: Row
-    odd: Row
-    even: Row
+    test: tuple[Started, ...]
+    odd: tuple[Started, ...]
+    even: tuple[Started, ...]
     end: tuple[Copy, ...]
     limit: int
 
@@ -112,24 +105,22 @@ class Undecided(Unroller):
         first, second = ([self.start(c.ping_pong[turn]) for c in work.carried] for turn in (0, 1))
         sizes = [dims.evaluate(self.program.buffers[c.start].nbytes, self.binding) for c in work.carried]
 
-        def trip(origin: Sequence[int], target: Sequence[int]) -> Row:
+        def trip(origin: Sequence[int], target: Sequence[int]) -> tuple[Started, ...]:
             self.moved |= {c.now: place for c, place in zip(work.carried, origin)}
             self.moved |= {c.following: place for c, place in zip(work.carried, target)}
-            kernels = tuple(self.go(work.body))
-            after = test(target)
-            return Row((*kernels, *after.kernels), after.holds)
+            return (*self.go(work.body), *test(target))
 
-        def test(places: Sequence[int]) -> Row:
+        def test(places: Sequence[int]) -> tuple[Started, ...]:
             self.moved |= {c.now: place for c, place in zip(work.carried, places)}
-            assert work.condition is not None
-            return Row(tuple(self.go(work.test)), self.start(work.condition))
+            return tuple(self.go(work.test))
 
         def copies(targets: Sequence[int], origins: Sequence[int]) -> tuple[Copy, ...]:
             return tuple(copy for copy in zip(targets, origins, sizes) if copy[2])
 
         if limit > 0:
             rows = (test(second), trip(second, first), trip(first, second))
-            yield Rounds(kernel, (), copies(second, starts), *rows, copies(second, first), limit)
+            holds = (self.start(work.condition),)
+            yield Rounds(kernel, holds, copies(second, starts), *rows, copies(second, first), limit)
         last = second if limit > 0 else starts
         self.moved = {**around, **{c.last: place for c, place in zip(work.carried, last)}}
 
@@ -165,7 +156,7 @@ class Setter:
 
 @dataclass(frozen=True)
 class Decision:
-    """Sets conditions to whether a bool holds, or to the opposite.
+    """Sets a condition to whether the bool at a place holds, or to the opposite.
 
     trips   a number on the device, which counts the decisions that follow the `first`
     limit   the number of trips from which on nothing holds any more
@@ -175,14 +166,10 @@ class Decision:
     holds: int
     trips: int
     limit: int = ANY_TRIPS
-    first: bool = True
     opposite: bool = False
 
-    def on(self, driver: Driver, stream: Any, *conditions: int) -> None:
-        """Sets one condition or two."""
-        one, *others = conditions
-        record = (one, *(others or (0,)), self.limit, self.first, self.opposite)
-        values = np.array((self.holds, self.trips, *record), np.uint64)
+    def on(self, driver: Driver, stream: Any, condition: int, first: bool = True) -> None:
+        values = np.array((self.holds, self.trips, condition, self.limit, first, self.opposite), np.uint64)
         places = values.ctypes.data + POINTER_BYTES * np.arange(3, dtype=np.int64)
         driver.launch(self.function.handle, 1, 1, places.ctypes.data, stream)
 
@@ -212,34 +199,30 @@ class Forked(Part):
 
 @dataclass(frozen=True)
 class Repeated(Part):
-    """A loop, with what is given for the parts of `Rounds`. Copies in pairs of bodies are in its memory."""
+    """A loop, with what is given for the parts of `Rounds`."""
 
     kernel: Kernel
+    decision: Decision
     begin: Sequence[Copy]
     test: Sequence[Given]
     odd: Sequence[Given]
     even: Sequence[Given]
     end: Sequence[Copy]
-    decisions: tuple[Decision, Decision, Decision]
-    """After `test`, `odd` and `even`."""
 
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
-        at_first, after_odd, after_even = self.decisions
+        """Behind an odd trip that is the last, the decision about the next round finds what it has found before."""
         _copy(driver, self.begin, stream)
-        give(driver, self.test, stream)
+        _give_apart(driver, self.test, stream)
         again = driver.condition(stream)
-        at_first.on(driver, stream, again)
-
-        def even(inner: Any) -> None:
-            _give_apart(driver, self.even, inner)
-            after_even.on(driver, inner, again)
+        self.decision.on(driver, stream, again)
 
         def two_trips(inner: Any) -> None:
             _give_apart(driver, self.odd, inner)
             goes_on = driver.condition(inner)
-            after_odd.on(driver, inner, again, goes_on)
+            self.decision.on(driver, inner, goes_on, first=False)
             ends = [lambda last: _copy(driver, self.end, last)] if self.end else []
-            driver.branch(goes_on, inner, [even, *ends])
+            driver.branch(goes_on, inner, [_body(driver, self.even), *ends])
+            self.decision.on(driver, inner, again, first=False)
 
         driver.branch(again, stream, [two_trips], repeated=True)
 
@@ -330,11 +313,9 @@ class _Row:
         return [Forked(fork.kernel, decision, yes, no)] if yes or no else []
 
     def _repeated(self, loop: Rounds) -> Given:
-        rows = (loop.test, loop.odd, loop.even)
-        trips = self._counter()
-        decisions = tuple(Decision(self.function, row.holds, trips, loop.limit, first=row is loop.test) for row in rows)
-        test, odd, even = (self.of(row.kernels) for row in rows)
-        return Repeated(loop.kernel, loop.begin, test, odd, even, loop.end, decisions)
+        decision = Decision(self.function, loop.starts[0], self._counter(), loop.limit)
+        test, odd, even = (self.of(row) for row in (loop.test, loop.odd, loop.even))
+        return Repeated(loop.kernel, decision, loop.begin, test, odd, even, loop.end)
 
 
 def _has_open_loop(kernels: Sequence[Kernel]) -> bool:

@@ -2,14 +2,12 @@
 
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long condition, unsigned value);
 
-// Sets up to two conditions of a graph to whether `holds` says so, or to the opposite. Those of a loop are 0 after its last
-// trip, too: `trips` counts them, from the decision on that is the first.
+// Sets a condition of a graph to whether `holds` says so, or to the opposite. That of a loop is 0 after the last trip, too:
+// `trips` counts decisions from the first on.
 extern "C" __global__ void __launch_bounds__(1)
-rlx_decide(const unsigned char* __restrict__ holds, long long* __restrict__ trips, const __grid_constant__ Record<5> record) {
-  const long long limit = record.dims[2], first = record.dims[3], opposite = record.dims[4];
+rlx_decide(const unsigned char* __restrict__ holds, long long* __restrict__ trips, const __grid_constant__ Record<4> record) {
+  const long long limit = record.dims[1], first = record.dims[2], opposite = record.dims[3];
   const long long trip = first ? 0 : *trips + 1;
   *trips = trip;
-  const unsigned value = (trip < limit && *holds) != (opposite != 0);
-  for (int i = 0; i < 2; i++)
-    if (record.dims[i]) cudaGraphSetConditional(record.dims[i], value);
+  cudaGraphSetConditional(record.dims[0], (trip < limit && *holds) != (opposite != 0));
 }
