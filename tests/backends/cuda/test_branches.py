@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
+from ops import test_control as control
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda.bound import CudaBound
@@ -337,6 +338,49 @@ def test_trips_are_counted(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPat
         program.run([X * 0])
     assert "branch" in driver.done
     same(program.run([X * 2]), [X * 64 * (2 if X.max() * 64 < 100 else 1)])
+
+
+def test_states_are_as_they_were_after_a_run_that_fails(
+    driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the device decides, too: a branch and a loop that make what is written to a state, and one that is not done
+    in time."""
+    monkeypatch.setenv("RLX_LOOP_TRIPS", "20")
+    graph = Graph("state")
+    p, x, state = graph.input("p", (), "bool"), graph.input("x", (3,)), graph.state("total", (3,))
+    sides = region(lambda a, b: a + b, VECTOR, VECTOR), region(lambda a, b: a - b, VECTOR, VECTOR)
+    changed = only(ops.if_(p, state, x, regions=sides))
+    test = region(lambda a: ops.reduce_max(a, axes=(0,)) < 100.0, VECTOR)
+    doubled = only(ops.while_(x, carried=1, regions=(test, region(lambda a: a * 2, VECTOR))))
+    graph.set_next(state, changed)
+    graph.output(doubled + changed)
+    program = rlx.Session("cuda").compile(graph)
+    total = X * 0
+    for truth in (True, True, False, True):
+        total = total + X if truth else total - X
+        same(program.run([np.array(truth), X]), [X * 64 + total])
+        driver.done.clear()
+        with pytest.raises(InputError, match="RLX_LOOP_TRIPS"):
+            program.run([np.array(truth), X * 0 - 1])
+    assert driver.done.count("branch") > 2
+    same(program.run([np.array(False), X]), [X * 64 + total - X])
+
+
+@pytest.mark.parametrize(
+    ("check", "given"),
+    [
+        (control.test_if_takes_one_side, (True,)),
+        (control.test_if_takes_one_side, (False,)),
+        *((control.test_while_runs_until_the_condition_fails, (n, most)) for n, most in ((None, 8), (2, 4), (0, 1))),
+        (control.test_equalities_of_a_region_are_checked_when_it_runs, ()),
+    ],
+)
+def test_ops_are_right_from_the_first_run_on(
+    check: Callable[..., None], given: tuple[object, ...], driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLX_CUDA_CONDITIONAL", "always")
+    check(*given, "cuda")
+    assert ("branch" in driver.done) == (given != (0, 1))
 
 
 def test_profiles_tell_of_what_ran(driver: EmulatedDriver) -> None:

@@ -264,17 +264,17 @@ class BindingsDriver(Driver):
         instead = cuda.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
         self._call("cuStreamUpdateCaptureDependencies", stream, [node], None, 1, instead)
 
-    def _noted(self, stream: Any) -> tuple[Any, list[Any], list[Any] | None]:
-        """The graph that a stream notes, and the nodes that the next one follows, with what is said of that."""
-        _, _, graph, nodes, edges, count = self._call("cuStreamGetCaptureInfo", stream)
-        return graph, list(nodes)[:count], list(edges)[:count] if edges else None
+    def _noted(self, stream: Any) -> tuple[Any, list[Any], list[Any]]:
+        """The graph that a stream notes, the nodes that the next one follows, and how it follows each."""
+        _, _, graph, nodes, edges, _ = self._call("cuStreamGetCaptureInfo", stream)
+        return graph, nodes, edges
 
     def _note_into(self, graph: Any, body: Callable[[Any], None]) -> None:
         """Notes what a body gives a stream of its own in a graph that there is."""
         relaxed = self.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         stream = self.stream()
         try:
-            self._call("cuStreamBeginCaptureToGraph", stream, graph, None, None, 0, relaxed)
+            self._call("cuStreamBeginCaptureToGraph", stream, graph, [], [], 0, relaxed)
             try:
                 body(stream)
             finally:
