@@ -219,6 +219,22 @@ def test_results_stay_on_the_device_and_nobody_waits(driver: EmulatedDriver) -> 
     same([y], [X * 6])
 
 
+def test_runs_overlap_where_the_device_decides(driver: EmulatedDriver) -> None:
+    bound = bound_of(a_branch())
+    assert bound.begin([np.array(True), X]) is None, "the host decides in the first run"
+    for _ in range(2):
+        with driver.counted() as calls:
+            ends = [bound.begin([np.array(truth), X * n]) for n, truth in enumerate((True, False, True))]
+        assert "synchronise" not in calls and calls.count("replay") == 3
+        for n, end in enumerate(ends):
+            assert end is not None
+            same(end(), [X * n * 6 if n == 1 else (X * n + 1) * 2])
+    program = rlx.Session("cuda").compile(turning(None)())
+    queued = [program.run_pipelined(list(given)) for given in TURNS * 2]
+    for run, (x, y, most) in zip(queued, TURNS * 2, strict=True):
+        same(run.result(), turned(x, y, float(most), None))
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_sides_without_anything_to_do(first: bool, driver: EmulatedDriver) -> None:
     """What is of size 0 has no kernels: a side alone is the body of its branch, and no side is none."""

@@ -399,8 +399,8 @@ class CudaBound(Bound):
 
     def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
         """Runs follow one another on the device, each with staging of its own: the next one's inputs come, and the
-        last one's results go, while kernels run."""
-        if self.asks or self.written:
+        last one's results go, while kernels run. Where the host decides, they take turns."""
+        if self.written:
             return None
         self.executable.renew()
         device = self.executable.device
@@ -409,6 +409,12 @@ class CudaBound(Bound):
         where: list[Where] = ["host"] * len(self.outputs)
         with device.work("run") as driver:
             self._ready(self.executable.weights(), inputs)
+
+            def kernels(stream: Any) -> None:
+                give(driver, self._whole(), stream)
+
+            if self.asks and not self._device_decides("kernels", kernels):
+                return None
             slot = self._spare.pop() if self._spare else Slot(device, self.arena)
             slot.held = inputs
             self._stage(inputs, slot.incoming)
@@ -416,9 +422,10 @@ class CudaBound(Bound):
             self._follow_lenders(inputs)
             for array, placed in self._on_device(inputs):
                 driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
-            whole = self._whole()
-
-            self._replay.run("kernels", whole, lambda stream: give(driver, whole, stream))
+            if self.asks:
+                self._replay.again("kernels")
+            else:
+                self._replay.run("kernels", self._whole(), kernels)
             slot.fetch(self._at(self.arena.inputs_end))
 
         def end() -> list[Array]:
