@@ -39,6 +39,8 @@ class DecidedByHost(Exception):
 
 Copy = tuple[int, int, int]
 """A place that bytes are copied to, where they are, and how many."""
+Make = Callable[[Sequence[Started]], list[Given]]
+"""Launches for kernels in a row."""
 
 
 @dataclass(frozen=True)
@@ -266,9 +268,7 @@ class Branches:
         self.by_host = str(reason)
         logs.tell(logs.PASSES, "cuda", f"branches are decided by the host: {self.by_host}")
 
-    def row(
-        self, starts: Mapping[int, int], made: Callable[[Sequence[Started]], list[Given]]
-    ) -> list[Given]:  # fmt: skip
+    def row(self, starts: Mapping[int, int], made: Make) -> list[Given]:
         """What a stream that notes a graph is given for the program, with `made` for kernels in a row. Call it within
         `Device.work`. Raises DecidedByHost."""
         if self.mode == "off":
@@ -286,7 +286,7 @@ class Branches:
 class _Row:
     """Makes what a stream is given. Each decision counts its trips in a number of its own."""
 
-    def __init__(self, function: Function, trips: int, made: Callable[[Sequence[Started]], list[Given]]) -> None:
+    def __init__(self, function: Function, trips: int, made: Make) -> None:
         self.function = function
         self.trips = trips
         self.made = made
