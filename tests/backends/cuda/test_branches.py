@@ -317,6 +317,7 @@ def test_a_graph_that_the_driver_does_not_take_is_left_to_the_host(call: str, dr
     for truth in (True, False, True):
         same(bound([np.array(truth), X]), [(X + 1 if truth else X * 3) * 2])
     assert "INJECTED (801)" in reasons(bound) and "branch" not in driver.done
+    assert driver.calls.count("drop_graph") == driver.calls.count("end_capture") == (call != "load")
 
 
 @pytest.mark.parametrize(("code", "error"), [(OUT_OF_MEMORY, OutOfMemory), (ILLEGAL_ADDRESS, DeviceLost)])

@@ -25,8 +25,10 @@ class _Noted:
         driver.begin_capture(stream)
         try:
             run(stream)
-        finally:
-            graph = driver.end_capture(stream)
+        except BaseException:
+            driver.drop_graph(driver.end_capture(stream))
+            raise
+        graph = driver.end_capture(stream)
         try:
             moves = self.executable is not None and all(each.moves for each in (*self.launches, *launches))
             if not moves or not driver.update(self.executable, graph):
