@@ -31,7 +31,7 @@ class Operation:
     detail: Any = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     driver: EmulatedDriver
     pending: deque[Operation] = field(default_factory=deque)
@@ -417,8 +417,10 @@ class EmulatedDriver(Driver):
     def _body(self, body: Callable[[Any], None]) -> list[Operation]:
         stream = Stream(self, noted=[])
         self._streams.append(stream)
-        body(stream)
-        self._streams.remove(stream)
+        try:
+            body(stream)
+        finally:
+            assert self._streams.pop() is stream
         assert stream.noted, "a body without anything in it"
         kinds = {operation.kind for operation in stream.noted}
         assert kinds <= {"launch", "product", "copy", "branch"}, f"a body of {kinds}"

@@ -19,7 +19,9 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 
 from .emulated_driver import ILLEGAL_ADDRESS, EmulatedDriver
+from .fake_cublaslt import FakeLibrary
 from .graphs import compiled, doubling
+from .product_graphs import ROWS, whole, wide
 
 AROUND = {"enter", "free", "drop_executable", "synchronise"}
 """Calls that may stand around what a run does."""
@@ -262,6 +264,21 @@ def test_sides_without_anything_to_do(first: bool, driver: EmulatedDriver) -> No
             True
         ] * alone
         assert driver.done.count("launch") == (alone and 1 + (0 if first else 2))
+
+
+def test_a_library_makes_products_in_branches(always: FakeLibrary, driver: EmulatedDriver) -> None:
+    graph = Graph("products")
+    p, x, w = graph.input("p", (), "bool"), graph.input("x", (ROWS, 64), "f16"), graph.param("w", (64, 64), "f16")
+    types = ((ROWS, 64), "f16"), ((64, 64), "f16")
+    sides = region(lambda a, b: a @ b, *types), region(lambda a, b: ops.maximum(a @ b, np.float16(0)) + 1, *types)
+    graph.output(*ops.if_(p, x, w, regions=sides))
+    left, right = whole((ROWS, 64), 1), whole((64, 64), 2)
+    bound = compiled(graph, {"w": right}).bind({})
+    wanted = wide(left) @ wide(right)
+    for truth in (True, True, False, True):
+        driver.done.clear()
+        same(bound([np.array(truth), left]), [wanted if truth else np.maximum(wanted, 0) + 1])
+    assert driver.done.count("product") == driver.done.count("branch") == 1
 
 
 def reasons(bound: CudaBound) -> str:
