@@ -10,6 +10,11 @@
 
 emulation::Index blockIdx, threadIdx, blockDim;
 
+// A condition of a graph is known by where it is.
+extern "C" void cudaGraphSetConditional(unsigned long long condition, unsigned value) {
+  *reinterpret_cast<unsigned*>(condition) = value;
+}
+
 namespace emulation {
 
 unsigned warp, cluster;

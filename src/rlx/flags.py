@@ -209,6 +209,13 @@ cuda_blas = _flag(
     "which products cuBLASLt makes on NVIDIA's GPUs: off none, auto those that it makes faster, by measurement, "
     "always all that it can",
 )
+cuda_conditional = _flag(
+    "RLX_CUDA_CONDITIONAL",
+    "auto",
+    _choice("auto", "off", "always"),
+    "who decides what data decide in a run on NVIDIA's GPUs: off the host, auto the device where it can, from a size's "
+    "second run on, always from the first on",
+)
 mlx_compile = _flag(
     "RLX_MLX_COMPILE",
     "auto",

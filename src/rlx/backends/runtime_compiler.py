@@ -23,8 +23,11 @@ class RuntimeCompiler:
         self.device = device
         self._of("GetErrorString").restype = ctypes.c_char_p
 
-    def compile(self, source: str, architecture: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code of a text, whose errors give `name` as its file. Raises CompileError with the log."""
+    def compile(
+        self, source: str, architecture: str, name: str, options: Sequence[str], code: str | None = None
+    ) -> bytes:
+        """Machine code of a text, or what else the library calls `code`. Errors give `name` as the text's file. Raises
+        CompileError with the log."""
         program = ctypes.c_void_p()
         made = self._of("CreateProgram")(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         self._check(made, name)
@@ -33,7 +36,7 @@ class RuntimeCompiler:
             if self._of("CompileProgram")(program, len(options), texts):
                 log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
                 raise CompileError(f"[{self.device}] {name} for {architecture}: {log}")
-            return self._bytes(program, self.code)
+            return self._bytes(program, code or self.code)
         finally:
             self._of("DestroyProgram")(ctypes.byref(program))
 

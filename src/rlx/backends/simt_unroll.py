@@ -7,12 +7,13 @@ A loop of known length is therefore unrolled into dispatches that differ only in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rlx import interrupt
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.dtype import DType
+from rlx.ir.expect import Equality
 from rlx.kernel.ir.control import Branch, Loop
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.records import dataclass
@@ -79,23 +80,28 @@ class Unroller:
         for kernel in kernels:
             match kernel.work:
                 case Branch():
-                    yield from self._branch(kernel.work)
+                    yield from self._branch(kernel, kernel.work)
                 case Loop():
-                    yield from self._loop(kernel.work)
+                    yield from self._loop(kernel, kernel.work)
                 case _:
                     yield Started(kernel, tuple(self.start(n) for n in kernel.slots))
 
-    def _branch(self, work: Branch) -> Iterator[Started]:
+    def _broken(self, numbers: Iterable[int]) -> Equality | None:
+        """The first of these checks that does not hold."""
+        checks = (self.program.checks[number] for number in numbers)
+        values = ((c, dims.evaluate(c.left, self.binding), dims.evaluate(c.right, self.binding)) for c in checks)
+        return next((check for check, left, right in values if left != right), None)
+
+    def _branch(self, kernel: Kernel, work: Branch) -> Iterator[Started]:
         yes = self.ask(work.predicate, self.start(work.predicate))
-        for number in work.yes_checks if yes else work.no_checks:
-            check = self.program.checks[number]
-            if dims.evaluate(check.left, self.binding) != dims.evaluate(check.right, self.binding):
-                raise InputError(f"[run] {check.told(self.binding)}")
+        broken = self._broken(work.yes_checks if yes else work.no_checks)
+        if broken is not None:
+            raise InputError(f"[run] {broken.told(self.binding)}")
         around = dict(self.moved)
         yield from self.go(work.yes if yes else work.no)
         self.moved = around
 
-    def _loop(self, work: Loop) -> Iterator[Started]:
+    def _loop(self, kernel: Kernel, work: Loop) -> Iterator[Started]:
         around = dict(self.moved)
         now = [self.start(c.start) for c in work.carried]
         ping_pong = [[self.start(n) for n in c.ping_pong] for c in work.carried]

@@ -8,7 +8,7 @@ import ctypes
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ class Operation:
     detail: Any = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     driver: EmulatedDriver
     pending: deque[Operation] = field(default_factory=deque)
@@ -82,6 +82,8 @@ class EmulatedDriver(Driver):
     calls     names of all calls so far
     blocks    allocations by where they start, with their bytes
     launch_ns   what a kernel takes by the clock of events
+    branches    whether graphs have parts that the device runs or leaves out
+    done        what graphs have done, by kind
     """
 
     api = CUDA
@@ -97,6 +99,9 @@ class EmulatedDriver(Driver):
         self.clock = 0
         self.launch_ns = 0
         self.broken = 0
+        self.branches = True
+        self.conditions: dict[int, ctypes.c_uint32] = {}
+        self.done: list[str] = []
         self._failures: dict[str, list[int]] = {}
         self._streams: list[Stream] = []
         self._legacy = Stream(self)
@@ -371,12 +376,77 @@ class EmulatedDriver(Driver):
         assert noted is not None
         return Graph(noted)
 
+    def why_no_branches(self) -> str:
+        return "" if self.branches else "a driver without branches"
+
+    def compile_setter(self, source: str, name: str) -> bytes:
+        return self.compile(source, "any", name)
+
+    def condition(self, stream: Any) -> int:
+        self._called("condition")
+        noted = self._of(stream).noted
+        assert noted is not None, "a condition of no graph"
+        word = ctypes.c_uint32(POISON)
+        number = ctypes.addressof(word)
+        self.conditions[number] = word
+        noted.append(Operation("condition", lambda: None, number))
+        return number
+
+    def branch(
+        self, condition: int, stream: Any, bodies: Sequence[Callable[[Any], None]], repeated: bool = False
+    ) -> None:
+        """Conditions are of the very graph that their branch is in. None has a value when a graph begins."""
+        self._called("branch")
+        noted = self._of(stream).noted
+        assert noted is not None, "a branch of no graph"
+        own = [each for each in noted if each.kind == "condition" and each.detail == condition]
+        assert len(own) == 1, "a condition of another graph, or of another branch"
+        noted.remove(own[0])
+        assert 1 <= len(bodies) <= (1 if repeated else 2)
+        rows = [self._body(body) for body in bodies]
+        word = self.conditions[condition]
+
+        def do() -> None:
+            while repeated and word.value:
+                self._do(rows[0])
+            if not repeated and (word.value or len(rows) == 2):
+                self._do(rows[0] if word.value else rows[1])
+
+        noted.append(Operation("branch", do, (word, rows)))
+
+    def _body(self, body: Callable[[Any], None]) -> list[Operation]:
+        stream = Stream(self, noted=[])
+        self._streams.append(stream)
+        try:
+            body(stream)
+        finally:
+            assert self._streams.pop() is stream
+        assert stream.noted, "a body without anything in it"
+        kinds = {operation.kind for operation in stream.noted}
+        assert kinds <= {"launch", "product", "copy", "branch"}, f"a body of {kinds}"
+        return stream.noted
+
+    def _do(self, operations: Sequence[Operation]) -> None:
+        self.done.extend(operation.kind for operation in operations)
+        for operation in operations:
+            operation.do()
+
+    def _forget_conditions(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
+            if operation.kind == "branch":
+                word, rows = operation.detail
+                word.value = POISON
+                for row in rows:
+                    self._forget_conditions(row)
+
     def instantiate(self, graph: Any) -> Any:
         self._called("instantiate")
+        assert all(kind != "condition" for kind, _ in graph.shape()), "a condition that no branch has"
         return Graph(list(graph.operations))
 
     def update(self, executable: Any, graph: Any) -> bool:
         self._called("update")
+        assert all(kind != "branch" for kind, _ in (*executable.shape(), *graph.shape())), "a graph that does not move"
         if executable.shape() != graph.shape():
             return False
         executable.operations = list(graph.operations)
@@ -387,8 +457,8 @@ class EmulatedDriver(Driver):
         operations = list(executable.operations)
 
         def do() -> None:
-            for operation in operations:
-                operation.do()
+            self._forget_conditions(operations)
+            self._do(operations)
 
         self._of(stream).give(Operation("replay", do))
 

@@ -14,6 +14,7 @@ import pytest
 from backends.cuda.emulated_driver import EmulatedDriver
 from rlx.backends.base import Probe
 from rlx.backends.cuda import device
+from rlx.backends.cuda.driver import Driver
 from rlx.backends.rocm import RocmBackend, hiprtc, libraries
 from rlx.backends.rocm.driver import HIP
 from rlx.device import registry
@@ -34,6 +35,9 @@ class EmulatedHip(EmulatedDriver):
 
     def overlaps(self, ordinal: int) -> bool:
         return False
+
+    def why_no_branches(self) -> str:
+        return Driver.why_no_branches(self)
 
 
 def needs_cpp() -> None:

@@ -2,9 +2,10 @@
 
 `probe.py` looks for a device cheaply, `driver.py` says which calls the backend makes and `bindings.py` makes them,
 `device.py` opens devices, `build.py` makes kernels of a graph and `cubins.py` keeps their code, `weights.py` has
-weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `blas.py` has cuBLASLt make products
-where that is faster, `arrays.py` and `dlpack.py` speak with other libraries. All but the probe, the bindings and what
-cuBLASLt takes serve AMD's GPUs as well (`backends/rocm`).
+weights, `executable.py` and `bound.py` run, `replay.py` has graphs of whole runs, `branches.py` has the device decide
+in them what data decide, `blas.py` has cuBLASLt make products where that is faster, `arrays.py` and `dlpack.py` speak
+with other libraries. All but the probe, the bindings and what cuBLASLt takes serve AMD's GPUs as well
+(`backends/rocm`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class DriverBackend(Backend):
     """GPUs of a maker, through a driver."""
 
-    loop_trips = 1 << 14  # each is waited for
+    loop_trips = 1 << 14  # each is waited for where the host decides
     writes_states = True
     holds_experts = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,8 @@ NON_BLOCKING = 1
 UNTIMED = 2
 EXTERNAL = 1
 """Flags of streams, events and records, as numbers."""
+BRANCHES_SINCE = 12080
+"""The version of CUDA whose graphs have branches with two sides, as the driver tells its own."""
 
 
 @cache
@@ -231,3 +234,50 @@ class BindingsDriver(Driver):
 
     def drop_executable(self, executable: Any) -> None:
         self._call("cuGraphExecDestroy", executable)
+
+    def why_no_branches(self) -> str:
+        number = int(self._call("cuDriverGetVersion"))
+        return "" if number >= BRANCHES_SINCE else f"CUDA {self.version()} has no branches with two sides in graphs"
+
+    def compile_setter(self, source: str, name: str) -> bytes:
+        return nvrtc.compile_ptx(source, f"{name}.cu") + b"\0"
+
+    def condition(self, stream: Any) -> int:
+        graph, context = self._noted(stream)[0], self._call("cuCtxGetCurrent")
+        return int(self._call("cuGraphConditionalHandleCreate", graph, context, 0, 0))
+
+    def branch(
+        self, condition: int, stream: Any, bodies: Sequence[Callable[[Any], None]], repeated: bool = False
+    ) -> None:
+        cuda = self.cuda
+        kinds = cuda.CUgraphConditionalNodeType
+        wanted = cuda.CUgraphNodeParams()
+        wanted.type = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        wanted.conditional.handle = condition
+        wanted.conditional.type = kinds.CU_GRAPH_COND_TYPE_WHILE if repeated else kinds.CU_GRAPH_COND_TYPE_IF
+        wanted.conditional.size = len(bodies)
+        wanted.conditional.ctx = self._call("cuCtxGetCurrent")
+        graph, nodes, edges = self._noted(stream)
+        node = self._call("cuGraphAddNode", graph, nodes, edges, len(nodes), wanted)
+        for body, inner in zip(bodies, wanted.conditional.phGraph_out, strict=True):
+            self._note_into(inner, body)
+        instead = cuda.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+        self._call("cuStreamUpdateCaptureDependencies", stream, [node], None, 1, instead)
+
+    def _noted(self, stream: Any) -> tuple[Any, list[Any], list[Any]]:
+        """The graph that a stream notes, the nodes that the next one follows, and how it follows each."""
+        _, _, graph, nodes, edges, _ = self._call("cuStreamGetCaptureInfo", stream)
+        return graph, nodes, edges
+
+    def _note_into(self, graph: Any, body: Callable[[Any], None]) -> None:
+        """Notes what a body gives a stream of its own in a graph that there is."""
+        relaxed = self.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        stream = self.stream()
+        try:
+            self._call("cuStreamBeginCaptureToGraph", stream, graph, [], [], 0, relaxed)
+            try:
+                body(stream)
+            finally:
+                self._call("cuStreamEndCapture", stream)
+        finally:
+            self._call("cuStreamDestroy", stream)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx import interrupt
 from rlx.backends.cuda.arrays import CudaArray, LateArray
 from rlx.backends.cuda.blas import Chooser
+from rlx.backends.cuda.branches import Branches, DecidedByHost
 from rlx.backends.cuda.build import place_arena
 from rlx.backends.cuda.device import SMALL_BYTES, Borrowed, Device, Event, Memory, Pinned
+from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CallError
 from rlx.backends.cuda.launches import Given, give, launches
 from rlx.backends.cuda.moving import Sizes, unread_inputs
 from rlx.backends.cuda.replay import Replay
@@ -117,6 +120,7 @@ class CudaBound(Bound):
             self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
             self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
             self._replay = Replay(device)
+            self._branches = Branches(device, self.plan.program, self.binding) if self.asks else None
             self._starts: dict[int, int] = {}
             self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
             self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
@@ -150,10 +154,13 @@ class CudaBound(Bound):
         return unroller.go(self.plan.program.main)
 
     def _whole(self) -> list[Given]:
-        """The kernels of a program without questions."""
+        """The kernels of a program; where data decide, what a stream that notes a graph is given for them. Raises
+        DecidedByHost."""
         if self._all is None:
-            started = self._launches(nothing_to_ask)
-            self._all = self._made(started)
+            if self._branches is not None:
+                self._all = self._branches.row(self._starts, self._made)
+            else:
+                self._all = self._made(self._launches(nothing_to_ask))
         return self._all
 
     def _made(self, started: Iterable[Any]) -> list[Given]:
@@ -266,7 +273,7 @@ class CudaBound(Bound):
         self, inputs: Sequence[Any], wanted: tuple[tuple[int, int], ...], timer: KernelTimer | None
     ) -> None:
         """Copies of the host's inputs, kernels, and copies of the parts of the arena that the host wants: one graph
-        where nothing depends on data."""
+        where the host has nothing to decide."""
         assert self._device is not None
         device, driver = self._device, self._device.driver
         blocks = self._blocks(inputs)
@@ -283,25 +290,47 @@ class CudaBound(Bound):
 
         for array, placed in self._on_device(inputs):
             driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
+
+        def everything(stream: Any) -> None:
+            move_in(stream)
+            give(driver, self._whole(), stream)
+            move_out(stream)
+
+        key = tuple(blocks), wanted
         if timer is not None:
             move_in(device.stream)
             given = self._up_to_the_last_question(timer.run) if self.asks else self._whole()
             timer.run(given)
             move_out(device.stream)
-        elif self.asks:
+        elif not self.asks:
+            self._replay.run(key, self._whole(), everything)
+        elif self._device_decides(key, everything):
+            self._replay.again(key)
+        else:
             move_in(device.stream)
             rest = self._up_to_the_last_question(lambda piece: give(driver, piece, device.stream))
             give(driver, rest, device.stream)
             move_out(device.stream)
-        else:
-            whole = self._whole()
 
-            def everything(stream: Any) -> None:
-                move_in(stream)
-                give(driver, whole, stream)
-                move_out(stream)
-
-            self._replay.run((tuple(blocks), wanted), whole, everything)
+    def _device_decides(self, key: Hashable, everything: Callable[[Any], None]) -> bool:
+        """Whether there is a graph of all ways that a program may take. The host decides in the first run, as many
+        programs run once, and where a limit may end a run, which it looks at between trips."""
+        branches = self._branches
+        assert branches is not None
+        first = self._replay.is_first(key) and branches.mode != "always"
+        if first or (branches.loops and interrupt.limit() is not None):
+            return False
+        try:
+            if not branches.by_host:
+                self._replay.note(key, self._whole(), everything)
+        except DecidedByHost as reason:
+            branches.leave_to_host(reason)
+        except CallError as error:
+            if error.code in STICKY or error.code == OUT_OF_MEMORY:
+                raise
+            branches.leave_to_host(f"the driver does not take the graph: {error}")
+        self.executable.branching = str(branches)
+        return not branches.by_host
 
     def _up_to_the_last_question(self, run: Callable[[list[Given]], None]) -> list[Given]:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
@@ -370,8 +399,8 @@ class CudaBound(Bound):
 
     def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
         """Runs follow one another on the device, each with staging of its own: the next one's inputs come, and the
-        last one's results go, while kernels run."""
-        if self.asks or self.written:
+        last one's results go, while kernels run. Where the host decides, they take turns."""
+        if self.written:
             return None
         self.executable.renew()
         device = self.executable.device
@@ -380,6 +409,12 @@ class CudaBound(Bound):
         where: list[Where] = ["host"] * len(self.outputs)
         with device.work("run") as driver:
             self._ready(self.executable.weights(), inputs)
+
+            def kernels(stream: Any) -> None:
+                give(driver, self._whole(), stream)
+
+            if self.asks and not self._device_decides("kernels", kernels):
+                return None
             slot = self._spare.pop() if self._spare else Slot(device, self.arena)
             slot.held = inputs
             self._stage(inputs, slot.incoming)
@@ -387,9 +422,10 @@ class CudaBound(Bound):
             self._follow_lenders(inputs)
             for array, placed in self._on_device(inputs):
                 driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
-            whole = self._whole()
-
-            self._replay.run("kernels", whole, lambda stream: give(driver, whole, stream))
+            if self.asks:
+                self._replay.again("kernels")
+            else:
+                self._replay.run("kernels", self._whole(), kernels)
             slot.fetch(self._at(self.arena.inputs_end))
 
         def end() -> list[Array]:

@@ -208,6 +208,7 @@ class Device:
     stream           where kernels run
     incoming, outgoing   streams of copies that go on beside kernels
     blas             its library of products (`blas.py`), if one was asked for
+    setter           its kernel that sets conditions of graphs (`branches.py`), if one was asked for
     landings         places for small arrays on their way to the host, which nobody has any more
     dropped          calls that give back what nobody has any more, made at the next occasion
     """
@@ -220,6 +221,7 @@ class Device:
         self.lost = ""
         self.place: object = None
         self.blas: object = None
+        self.setter: object = None
         self.landings: deque[_Landing] = deque()
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.context = driver.open(ordinal)

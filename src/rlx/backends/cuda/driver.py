@@ -8,6 +8,7 @@ Handles are what a driver gives out; pointers are integers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,10 @@ class Driver(ABC):
     def load(self, code: bytes) -> Any:
         """A module of what `compile` gave."""
 
+    def compile_setter(self, source: str, name: str) -> bytes:
+        """A kernel of this name that sets conditions of graphs, for `load`. Raises CompileError."""
+        raise NotImplementedError
+
     @abstractmethod
     def unload(self, module: Any) -> None: ...
 
@@ -243,4 +248,23 @@ class Driver(ABC):
         raise NotImplementedError
 
     def drop_executable(self, executable: Any) -> None:
+        raise NotImplementedError
+
+    # parts of graphs that the device runs or leaves out, of drivers that have a way to it
+
+    def why_no_branches(self) -> str:
+        """Why graphs have no such parts; empty if they do."""
+        return f"rlx has no branches in graphs of {self.api.label}"
+
+    def condition(self, stream: Any) -> int:
+        """A condition of the graph that a stream notes, for one `branch` of it: the number by which kernels set it."""
+        raise NotImplementedError
+
+    def branch(
+        self, condition: int, stream: Any, bodies: Sequence[Callable[[Any], None]], repeated: bool = False
+    ) -> None:
+        """Adds a part to the graph that a stream notes, of which the device runs the first body if kernels have set the
+        condition to another number than 0 when it comes there, else the second, if there is one; if it is `repeated`,
+        the one body for as long as the condition is not 0. Bodies give a stream kernels, copies within the device, and
+        branches."""
         raise NotImplementedError

@@ -16,6 +16,7 @@ from rlx.backends.cuda.moving import MovingBound, Sizes
 from rlx.backends.cuda.weights import Weights
 from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.backends.memory import DeviceArray
+from rlx.backends.simt_unroll import depends_on_data
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import buffers_used, leaves
@@ -41,6 +42,8 @@ class CudaExecutable(Executable):
         self.timed = timed
         self.cache = cache
         self.functions: dict[str, Function] = dict(zip(codes, device.functions(list(codes.items()))))
+        self.branching = "the host decides in the first run of a size"
+        """Who decides what data decide, by the last run that another had come before."""
         self._params: dict[str, Array] = {}
         self._reserved: frozenset[str] = frozenset()
         self._dirty = True
@@ -154,5 +157,8 @@ class CudaExecutable(Executable):
             "prepare_kernels": len(leaves(program.prepare)),
             "functions": len(self.functions),
             "products": blas.told(self.device),
+            "branches": self.branching or "the host decides in the first run"
+            if depends_on_data(program.main)
+            else "none",
             "weight_bytes": self.weight_bytes,
         }

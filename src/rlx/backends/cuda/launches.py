@@ -47,6 +47,11 @@ class Given(ABC):
         """Whether it is to begin while the kernel before ends."""
         return False
 
+    @property
+    def moves(self) -> bool:
+        """Whether a graph that has it can be updated with another that has it on other memory."""
+        return True
+
     @abstractmethod
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
         """Raises CallError."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
@@ -16,12 +17,25 @@ from rlx.errors import DeviceUnavailable
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 """Ampere, Hopper and Blackwell, which every kernel must compile for."""
 OPTIONS = ("--std=c++17", "--fmad=false")
+PORTABLE = "compute_75"
+"""The oldest GPUs that NVRTC 13 knows. PTX for these runs on all later ones."""
+PTX_VERSION = "8.4"
+"""The PTX of CUDA 12.4."""
 INSTALL = "pip install 'rlx[cuda]'"
 
 
 def compile_cubin(source: str, architecture: str, name: str = "rlx.cu") -> bytes:
     """Machine code of a CUDA C++ text. Raises CompileError with the compiler's log, DeviceUnavailable without NVRTC."""
     return _compiler().compile(source, architecture, name, [f"--gpu-architecture={architecture}", *OPTIONS])
+
+
+def compile_ptx(source: str, name: str = "rlx.cu") -> bytes:
+    """PTX of a plain CUDA C++ text, which may call functions that the driver alone has. It says of itself that it is of
+    `PTX_VERSION`: a driver refuses the PTX of compilers that are newer than itself. Raises CompileError,
+    DeviceUnavailable."""
+    options = [f"--gpu-architecture={PORTABLE}", *OPTIONS]
+    text = _compiler().compile(source, PORTABLE, name, options, "PTX").rstrip(b"\0").decode()
+    return re.sub(r"^\.version .*$", f".version {PTX_VERSION}", text, count=1, flags=re.MULTILINE).encode()
 
 
 def version() -> str:

@@ -20,15 +20,18 @@ class _Noted:
         self.runs = 0
 
     def note(self, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
-        """Takes a run down. A graph whose pointers alone are others is updated."""
+        """Takes a run down. A graph whose pointers alone are others is updated, if its parts can be."""
         driver, stream = self.device.driver, self.device.stream
         driver.begin_capture(stream)
         try:
             run(stream)
-        finally:
-            graph = driver.end_capture(stream)
+        except BaseException:
+            driver.drop_graph(driver.end_capture(stream))
+            raise
+        graph = driver.end_capture(stream)
         try:
-            if self.executable is None or not driver.update(self.executable, graph):
+            moves = self.executable is not None and all(each.moves for each in (*self.launches, *launches))
+            if not moves or not driver.update(self.executable, graph):
                 self._drop()
                 self.executable = driver.instantiate(graph)
         finally:
@@ -59,12 +62,24 @@ class Replay:
         if not driver.captures:
             run(stream)
             driver.submit(stream)
-            return
+        elif self.is_first(key):
+            run(stream)
+        else:
+            self.note(key, launches, run)
+            self.again(key)
+
+    def is_first(self, key: Hashable) -> bool:
+        """Whether nobody has asked this before."""
         noted = self._noted.setdefault(key, _Noted(self.device))
         noted.runs += 1
-        if noted.runs == 1:
-            run(stream)
-            return
+        return noted.runs == 1
+
+    def note(self, key: Hashable, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
+        """Has a graph of what `run` gives a stream, for `again`. Call it within `Device.work`."""
+        noted = self._noted[key]
         if noted.launches is not launches:
             noted.note(launches, run)
-        driver.replay(noted.executable, stream)
+
+    def again(self, key: Hashable) -> None:
+        """Runs the graph. Call it within `Device.work`."""
+        self.device.driver.replay(self._noted[key].executable, self.device.stream)
