@@ -32,11 +32,11 @@ def layer_norm(x: Value, scale: Value, shift: Value) -> Value:
     return y
 
 
-def normed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
+def normed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16", width: int = WIDTH) -> None:
     """A norm that a product reads, and others behind it too."""
-    x = graph.input("x", (rows, WIDTH))
-    normed = layer_norm(x, weight(graph, "scale", WIDTH), weight(graph, "shift", WIDTH))
-    product = normed.cast(dtype) @ weight(graph, "w", WIDTH, COLUMNS, dtype=dtype)
+    x = graph.input("x", (rows, width))
+    normed = layer_norm(x, weight(graph, "scale", width), weight(graph, "shift", width))
+    product = normed.cast(dtype) @ weight(graph, "w", width, COLUMNS, dtype=dtype)
     graph.output(product.cast("f32"), normed)
 
 

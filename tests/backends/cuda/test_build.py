@@ -58,5 +58,5 @@ def test_what_is_for_many_rows_has_no_functions_for_few() -> None:
     program = program_of(graph)
     module = cpp_module([program])
     (left,) = (kernel for kernel in program.main if isinstance(kernel.work, Contraction))
-    assert left.work.above == 8
+    assert left.work.above == 16
     assert [variant.most_rows for variant in module.variants[id(left)]] == [32, 192, 1024, None]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
+from benchmarks.random_weights import encoder_weights
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import build, program_of
@@ -21,6 +22,7 @@ from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program, leaves
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.ir.verify import verify
+from rlx.models.bert import Config, encoder
 from rlx.runtime.session import Precision
 
 from .emulated_driver import EmulatedDriver
@@ -68,14 +70,22 @@ def test_a_pass_makes_other_kernels_and_the_same_results(name: str, driver: Emul
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("make", [normed_product, gated_product])
 def test_products_make_their_rows(make: Callable[..., None], dtype: str, driver: EmulatedDriver) -> None:
-    """Of one row by all lanes, of a few by a warp each; of many, kernels are as they were."""
+    """Of one row by all lanes, of a few by a warp each, of more by half of one; of many, kernels are as they were."""
     graph = graph_of(make, "n", dtype)
     assert any(isinstance(kernel.work, RowProduct) for kernel in program_of(graph).main)
-    for rows in (1, 2, 7, 8, 9, 20, 0):
+    for rows in (1, 2, 7, 8, 9, 15, 16, 17, 20, 0):
         check(graph, rows, 2e-2 if dtype == "bf16" else 4e-3)
 
 
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("width", [256, 384, 768])
+def test_rows_of_some_widths(width: int, driver: EmulatedDriver) -> None:
+    """Whose pieces half of a warp's lanes hold, those of a warp, and none."""
+    graph = graph_of(normed_product, "n", "f16", width)
+    for rows in (9, 16):
+        check(graph, rows, 4e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 16])
 def test_products_of_known_rows_leave_nothing_else(rows: int, driver: EmulatedDriver) -> None:
     graph = graph_of(normed_product, rows, "f16")
     works = [kernel.work for kernel in program_of(graph).main]
@@ -105,6 +115,39 @@ def test_workgroups_have_the_memory_that_every_gpu_has(architecture: str, most: 
             declared = re.findall(r"__shared__ .*?(short|float|long long) \w+\[(\d+)\];", text)
             own = sum({"short": 2, "float": 4, "long long": 8}[kind] * int(count) for kind, count in declared)
             assert own <= 48 << 10 and own + variant.shader.shared_bytes <= most - 1024
+
+
+@pytest.mark.parametrize(("depth", "columns", "most"), [(1024, 4096, 16), (1024, 1 << 17, 8), (2048, 1024, 8)])
+def test_a_whole_tile_of_rows_is_made_where_that_takes_less_than_a_kernel(depth: int, columns: int, most: int) -> None:
+    """Not by workgroups that come turn after turn, and only where they have room for the rows."""
+    graph = Graph("deep")
+    rows = ops.softmax(graph.input("x", ("n", depth), "f16"), axis=-1)
+    graph.output(rows @ graph.param("w", (depth, columns), "f16"), name="y")
+    (work,) = (kernel.work for kernel in program_of(graph).main if isinstance(kernel.work, RowProduct))
+    assert work.most_rows == most
+
+
+def test_an_encoder_of_few_tokens_has_five_kernels_a_layer(driver: EmulatedDriver) -> None:
+    """Norms are made by the products behind them, and residuals find what these stored."""
+    config = Config(64, 64, 2, 2, 128, max_position_embeddings=32)
+    graph = encoder(config, encoder_weights(config))
+    on_device, exact = (
+        rlx.Session(device, precision=precision).compile(graph).select(["last_hidden_state"])
+        for device, precision in (("cuda", "f16"), ("cpu", "f32"))
+    )
+    on_device.run(tokens_of(1))  # which also packs weights
+    for tokens, kernels in ((9, 2 + 2 * 5), (16, 2 + 2 * 5), (17, 1 + 2 * 7)):
+        given = tokens_of(tokens)
+        with driver.counted() as calls:
+            (made,) = on_device.run(given)
+        assert calls.count("launch") == kernels
+        np.testing.assert_allclose(np.asarray(made), np.asarray(exact.run(given)[0]), rtol=0, atol=2e-2)
+
+
+def tokens_of(count: int) -> list[Array]:
+    """One text of so many tokens, and its mask."""
+    ids = np.random.default_rng(count).integers(0, 64, (1, count))
+    return [ids, np.ones_like(ids)]
 
 
 def test_products_of_many_rows_make_none() -> None:

@@ -1,5 +1,5 @@
 """Rows that some lanes of a workgroup walk together, where others walk theirs: all lanes have one, or warps have one
-each; what is made of a row goes to workgroup memory."""
+each, or parts of warps; what is made of a row goes to workgroup memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GroupRows(Rows):
     """The stages of a row along one axis, and the elements that are made of it.
 
     lanes     of the workgroup
-    width     lanes of a row: those of a warp, or all
+    width     lanes of a row: those of a part of a warp, of a warp, or all
     element   what is made for every place of the row; `take` gets its place and its value
     storing   the condition under which the nest's own stores are done
     """
@@ -35,7 +35,7 @@ class GroupRows(Rows):
         super().__init__(body, nest, stages)
         self.warps = width // WARP
         self.step = width
-        self.lane = "(int)lane" if width == lanes else "own"
+        self.lane = "(int)lane" if width == lanes else "own" if width == WARP else f"own % {width}"
         self.element, self.take, self.storing = element, take, storing
 
     def write(self) -> None:

@@ -170,9 +170,8 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
     if isinstance(work, RowProduct):
-        fitting = row_product.most_rows(work.nest, work.product)
         known = work.product.m if isinstance(work.product.m, int) else None
-        yield from ((work.product.m, limit, guess) for limit, guess in row_product.guesses(fitting, known))
+        yield from ((work.product.m, limit, guess) for limit, guess in row_product.guesses(work.most_rows, known))
         return
     if target.teams and isinstance(work, FusedAttention) and team_attention.takes(work):
         yield from team_attention.guesses(work)

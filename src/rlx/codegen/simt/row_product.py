@@ -19,31 +19,85 @@ from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_contraction import TeamContraction
-from rlx.codegen.simt.team_layouts import HALF, SHARED_BYTES, WARP, Layout, layout_of
+from rlx.codegen.simt.team_layouts import (
+    CACHE_BYTES_A_CLOCK,
+    CHUNK_BYTES,
+    HALF,
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    WARP,
+    Layout,
+    layout_of,
+    layouts_by_cost,
+)
 from rlx.codegen.simt.team_layouts import PAD as SUMS_PAD
 from rlx.ir import dtype as dtypes
+from rlx.kernel.ir.axes import speaks_of
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
+from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import LoopNest
 
-GUESSES = ((1, 1), (HALF, HALF))
+WHOLE = 2 * HALF
+"""Rows of an instruction."""
+GUESSES = ((1, 1), (HALF, HALF), (WHOLE, WHOLE))
 """Numbers of rows up to which they are taken for another number; there are never more."""
-PAD_BYTES = 16
-"""Behind each row, so that rows begin in different banks."""
+HALF_WARP = WARP // 2
+BANKS_BYTES = 128
+"""Of workgroup memory that lanes have at once."""
+KERNEL_CLOCKS = 3500
+"""What a kernel takes that others wait for, some 2 us."""
 
 
 def most_rows(nest: LoopNest, product: Contraction) -> int:
-    """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none."""
+    """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none. More
+    than half of an instruction's only where workgroups need less time to read them all than a kernel takes."""
     is_narrow = product.a_dtype.itemsize == 2 or product.float_parts or product.blocks is not None
     if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or not is_narrow:
         return 0
     fitting = 0
     for most, guess in GUESSES:
-        layout = layout_of(product, guess)
-        if _shared_bytes(product, layout, most) > SHARED_BYTES:
+        layout = _layout(product, guess)
+        if layout is None or _shared_bytes(product, layout, most) > SHARED_BYTES:
+            break
+        if most > HALF and _clocks(nest, product, layout, most) > KERNEL_CLOCKS:
             break
         fitting = most
     return fitting
+
+
+def _layout(product: Contraction, rows: int) -> Layout | None:
+    """The layout of so many rows; None for none. Of more than half of an instruction's, one tile has all, whose lanes
+    make them at once, and workgroup memory holds them."""
+    if rows <= HALF:
+        return layout_of(product, rows)
+    if product.blocks is not None:
+        return None
+    fitting = (
+        each
+        for each in layouts_by_cost(product, rows)
+        if each.tile[0] == rows
+        and each.lanes >= rows * HALF_WARP
+        and _shared_bytes(product, each, rows) <= SHARED_BYTES
+    )
+    return next(fitting, None)
+
+
+def _clocks(nest: LoopNest, product: Contraction, layout: Layout, rows: int) -> float:
+    """What workgroups take to read what so many rows are made of: as many at once as there are multiprocessors."""
+    assert isinstance(product.n, int)  # as its weights are in panels
+    turns = -(-product.n // (layout.tile[1] * MULTIPROCESSORS))
+    return turns * rows * _row_bytes(nest) / CACHE_BYTES_A_CLOCK
+
+
+def _row_bytes(nest: LoopNest) -> int:
+    """Bytes that a row is made of, without what is the same for all."""
+    *_, length = extents = nest.extents()
+    assert isinstance(length, int)  # it is the product's k
+    axis = len(extents) - 1
+    loads = [load for load in nest.loads() if speaks_of([load], axis)]
+    own = [load for load in loads if offset_of(load).others or any(n != axis for n, _ in offset_of(load).axes)]
+    return length * sum(load.dtype.itemsize for load in own)
 
 
 def guesses(most: int, rows: int | None) -> list[tuple[int | None, int]]:
@@ -60,8 +114,10 @@ def _staged(layout: Layout, most: float) -> int:
 
 
 def _stride(product: Contraction) -> int:
+    """Elements from row to row: what eight lanes have of two rows lies in different banks."""
     assert isinstance(product.k, int)
-    return product.k + PAD_BYTES // product.a_dtype.itemsize
+    itemsize = product.a_dtype.itemsize
+    return product.k + (CHUNK_BYTES - product.k * itemsize) % BANKS_BYTES // itemsize
 
 
 def _shared_bytes(product: Contraction, layout: Layout, most: float) -> int:
@@ -76,7 +132,7 @@ class RowProductWriter(TeamContraction):
     def __init__(self, work: RowProduct, slots: Sequence[Slot], language: Language, target: Target) -> None:
         self.nest = work.nest
         most_held = team_contraction.most_held(target)
-        super().__init__(work.product, slots, language, target.rows, most_held=most_held)
+        super().__init__(work.product, slots, language, target.rows, _layout(work.product, target.rows), most_held)
         spaces = (("a", "shared"), *(space for space in self.schedule.spaces if space[0] != "a"))
         self.schedule = dataclasses.replace(self.schedule, spaces=spaces)
         self.row_body = Body(self.code, self.record, slots, Ranges())
@@ -97,31 +153,46 @@ class RowProductWriter(TeamContraction):
         if isinstance(self.rows, PieceRows):
             self.rows.bring_ahead()
 
-    def _rows_of(self, width: int) -> GroupRows:
-        """What makes a row with so many lanes."""
+    def _rows_of(self, widths: Sequence[int]) -> GroupRows:
+        """What makes a row: in pieces, by the fewest lanes that have room for them; else by the most."""
         *stages, last = legal_stages(self.nest.statements)
-        storing = f"{self.left} == 0"
-        held = operands(self.row_body, self.nest, stages, last.body, width)
+        for width in widths:
+            held = operands(self.row_body, self.nest, stages, last.body, width)
+            if held is not None or width == widths[-1]:
+                break
+        storing = f"{self.left} == 0" + f" && {self._is_row('made')}" * (width < WARP)
         common = (self.row_body, self.nest, stages, self.lanes, width, last.body)
         if held is None:
             return GroupRows(*common, self._take, storing)
         return PieceRows(*common, self._take_all, storing, held)
 
+    def _is_row(self, number: str) -> str:
+        """Whether a row of the tile is one of the product."""
+        return f"{self.top} + {number} < {self.record.dim(self.work.m)}"
+
     def _prepare_rows(self) -> None:
+        """Makes the rows. Lanes of a warp exchange values, so that all of them have a row, or none: of two rows that a
+        warp makes, the second one may be the last row once more."""
         code, language, rows = self.code, self.language, self.record.dim(self.work.m)
         element = memory_type(self.work.a_dtype)
         language.shared_variable(code, "left_rows", f"__align__(16) {element}", self.staged * _stride(self.work))
         width = self.rows.step
         first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
-        inside = f"made < {self.staged} && {self.top} + made < {rows}"
+        row, inside = f"{self.top} + made", f"made < {self.staged}"
+        if width < WARP:
+            row = f"min({row}, {rows} - {language.index(1)})"
+        else:
+            inside += f" && {self._is_row('made')}"
         with code.block(f"for (int made = {first}; {inside}; made += {step})"):
-            self._place_row(code.let(f"{self.top} + made", "row"))
+            self._place_row(code.let(row, "row"))
             self.rows.write()
         code.emit(language.barrier())
 
-    def _lanes_of_a_row(self) -> int:
-        """All lanes where there is one row, else those of a warp."""
-        return self.lanes if self.staged == 1 else WARP
+    def _lanes_of_a_row(self) -> tuple[int, ...]:
+        """All lanes where there is one row, else those of a warp; where there are many, half of them if they can."""
+        if self.staged == 1:
+            return (self.lanes,)
+        return (WARP,) if self.staged <= HALF else (HALF_WARP, WARP)
 
     def _place_row(self, row: str) -> None:
         """Names the position of a row along the nest's axes."""

@@ -23,6 +23,8 @@ PARTS_A_CLOCK = 128
 """Products of f32 that a multiprocessor makes as sums of shorter floats, with what it takes to make these."""
 MULTIPROCESSORS = 132
 """Of GPUs of the larger kind."""
+CACHE_BYTES_A_CLOCK = 40
+"""That a multiprocessor gets from the cache that all have."""
 MANY_ROWS = 512
 """From here on warps of a tile have rows of their own, and each all of the sum."""
 CHUNK_BYTES = 64
@@ -131,7 +133,13 @@ def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
         return _of_blocks(known)
     if _static(rows_of(known)) <= HALF and _static(known.k) >= chunk_of(known) * min(MANY_SLICES):
         return _narrow(known)
-    return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
+    return layouts_by_cost(work, rows)[0]
+
+
+def layouts_by_cost(work: Contraction, rows: int) -> list[Layout]:
+    """All layouts of so many rows of a product without blocks, from the one on that should take the least time."""
+    known = with_rows(work, rows)
+    return sorted(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
 
 
 def _narrow(work: Contraction) -> Layout:
@@ -201,7 +209,8 @@ def _lanes_with_registers(layout: Layout) -> int:
 
 def _cost(work: Contraction, layout: Layout) -> float:
     """Clocks, roughly. The numbers are fitted to what layouts took on an H200: a step along k takes a warp 160 clocks
-    where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache and 40 from the common one."""
+    where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache, and
+    CACHE_BYTES_A_CLOCK from the common one."""
     m, n, k = _static(work.m), _static(work.n), _static(work.k)
     taps = _static(dims.product(work.taps)) if all(isinstance(d, int) for d in work.taps) else 1
     steps = taps * -(-k // (chunk_of(work) * layout.warps[2]))
@@ -213,7 +222,7 @@ def _cost(work: Contraction, layout: Layout) -> float:
     warps = layout.lanes // WARP
     loaded = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
     multiplied = rows * columns * k / (PARTS_A_CLOCK if work.float_parts else 1024)
-    fetched = (rows + columns) * k * itemsize / 40
+    fetched = (rows + columns) * k * itemsize / CACHE_BYTES_A_CLOCK
     busy = -(-blocks // MULTIPROCESSORS) * max(loaded / 96, multiplied, fetched)
     rounds = -(-blocks // (MULTIPROCESSORS * resident))
     finish = 400 + rows * columns * layout.warps[2] / layout.lanes * 8

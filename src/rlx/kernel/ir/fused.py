@@ -45,11 +45,12 @@ class RowProduct(Composite):
     """A contraction of rows that a nest makes: the value of the nest's last statement, a `RowBuffer` over all of the
     row, is the element of the contraction's left side; row number r of the nest, in row-major order, is its row r.
 
-    The contraction has no batch and no taps, and its `a_slot` is `Contraction.NO_SLOT`.
+    The contraction has no batch and no taps, and its `a_slot` is `Contraction.NO_SLOT`. A run has at most `most_rows`.
     """
 
     nest: LoopNest
     product: Contraction
+    most_rows: int
 
     def parts(self) -> tuple[Renderable, ...]:
         return self.nest, self.product

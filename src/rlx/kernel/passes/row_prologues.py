@@ -53,7 +53,7 @@ class RowPrologues(KernelPass):
         kept = program.buffers[rows].kind != "temp" or len([k for k in program.main if rows in k.slots]) > 2
         few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.m, most + 1), -1)), 0)
         at = program.main.index(product)
-        program.main[at : at + 1] = [_merged(kernel, product, rows, kept, few)]
+        program.main[at : at + 1] = [_merged(kernel, product, rows, kept, few, most)]
         if few == 1:
             program.main.remove(kernel)
             return
@@ -115,7 +115,7 @@ def _reads_rows(product: Kernel, number: int, rows: Dim, length: Dim) -> bool:
     return fits and work.m == rows and work.k == length
 
 
-def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim) -> Kernel:
+def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim, most: int) -> Kernel:
     nest, work = kernel.work, product.work
     assert isinstance(nest, LoopNest) and isinstance(work, Contraction)
     slots, writes = joined((product, kernel), inside=() if kept else (rows,))
@@ -129,4 +129,4 @@ def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim) ->
     right = product_on_slots(work, product.slots, slots)
     joined_product = _at_times(dataclasses.replace(right, a_slot=Contraction.NO_SLOT), few)
     names = tuple(dict.fromkeys((*kernel.sources, *product.sources)))
-    return Kernel(f"{kernel.name}_{product.name}", RowProduct(made, joined_product), slots, writes, names)
+    return Kernel(f"{kernel.name}_{product.name}", RowProduct(made, joined_product, most), slots, writes, names)
