@@ -27,9 +27,11 @@ from rlx.runtime.session import Precision
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import (
+    COLUMNS,
     GRAPHS,
     HEAD,
     PRECISIONS,
+    WIDTH,
     gated_product,
     graph_of,
     inputs_of,
@@ -37,6 +39,7 @@ from .fused_graphs import (
     rotary_norm,
     turned,
     two_norms,
+    weight,
     written_norm,
 )
 
@@ -83,6 +86,18 @@ def test_rows_of_some_widths(width: int, driver: EmulatedDriver) -> None:
     graph = graph_of(normed_product, "n", "f16", width)
     for rows in (9, 16):
         check(graph, rows, 4e-3)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_rows_that_others_read_are_stored_in_pieces(dtype: str) -> None:
+    graph = Graph("kept")
+    rows = ops.softmax(graph.input("x", ("n", WIDTH)), axis=-1).cast(dtype)
+    graph.output(rows.cast("f16") @ weight(graph, "w", WIDTH, COLUMNS, dtype="f16"), rows)
+    program = program_of(graph)
+    (kernel,) = (kernel for kernel in program.main if isinstance(kernel.work, RowProduct))
+    module = cpp_module([program])
+    for variant in module.variants[id(kernel)]:
+        assert "*(Piece*)(slot" in module.kernels[variant.name]
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 16])

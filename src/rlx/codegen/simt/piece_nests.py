@@ -14,7 +14,7 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WIDE, WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.group_rows import WARP
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
+from rlx.codegen.simt.language.cpp import WHOLE_BYTES
 from rlx.codegen.simt.piece_rows import (
     HELD_DTYPES,
     NEIGHBOURS,
@@ -128,13 +128,7 @@ class PieceNest(PieceRows):
                     body.axes[self.axis] = f"({place} + {number})"
                     body.store(store.slot, store.offset, value)
                 return
-            body.axes[self.axis] = place
-            start = body.offset(store.offset)
-            words = words_of(slot.dtype, [value.unrounded for value in values])
-            kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
-            for first in range(0, len(words), count):
-                place = f"({kind}*)(slot{store.slot} + {start} + {first * 4 // slot.dtype.itemsize})"
-                self.code.emit(f"*{place} = {kind}{{{', '.join(words[first : first + count])}}};")
+            self.store_pieces(store, place, values)
 
     @contextmanager
     def _pieces(self) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.group_rows import GroupRows
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import needs
 from rlx.ir import dim as dims
@@ -205,8 +206,33 @@ class PieceRows(GroupRows):
             self.take_all(first, [self.body.gen(self.element) for _ in self._neighbours(first, step, [self.element])])
             if stores:
                 with self.body.scope(f"if ({self.storing})"):
-                    for _ in self._neighbours(first, step, [e for n in stores for e in needs(self.statements[n])]):
-                        self.visit(stores, {})
+                    self._store_all(stores, first, step)
+
+    def _store_all(self, numbers: Sequence[int], first: str, step: str) -> None:
+        """What statements store of some neighbours: in pieces, or one by one."""
+        apart = []
+        for number in numbers:
+            store = self.statements[number]
+            assert isinstance(store, Store)
+            slot = self.body.slots[store.slot]
+            if slot.aligned and slot.dtype in HELD_DTYPES and in_pieces(store.offset, self.inner[0]):
+                values = [self.body.gen(store.body) for _ in self._neighbours(first, step, [store.body])]
+                self.store_pieces(store, first, values)
+            else:
+                apart.append(number)
+        for _ in self._neighbours(first, step, [e for n in apart for e in needs(self.statements[n])]) if apart else ():
+            self.visit(apart, {})
+
+    def store_pieces(self, store: Store, first: str, values: Sequence[Reg]) -> None:
+        """Stores values of neighbours side by side, 16 bytes at a time; of bytes, all 8 at once."""
+        slot = self.body.slots[store.slot]
+        self.body.axes[self.inner[0]] = first
+        start = self.body.offset(store.offset)
+        words = words_of(slot.dtype, [value.unrounded for value in values])
+        kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
+        for word in range(0, len(words), count):
+            place = f"({kind}*)(slot{store.slot} + {start} + {word * 4 // slot.dtype.itemsize})"
+            self.code.emit(f"*{place} = {kind}{{{', '.join(words[word : word + count])}}};")
 
     @contextmanager
     def _pieces(self) -> Iterator[tuple[str, str]]:
