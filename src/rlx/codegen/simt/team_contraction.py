@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rlx.codegen.simt import block_sums, float_parts
-from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
-from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_layouts import (
     HALF,
     HALVES,
@@ -36,6 +34,7 @@ from rlx.codegen.simt.team_layouts import (
     piece_of,
     rows_of,
 )
+from rlx.codegen.simt.team_results import TeamResults
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -43,7 +42,6 @@ from rlx.ir.dim import Dim
 from rlx.kernel.ir.blocks import PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, contiguous
-from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 LEAST = 16
@@ -162,12 +160,15 @@ class TeamContraction(Writer):
             else:
                 self._bring_weights()
         self._before_rows()
+        results = TeamResults(self)
+        results.ask(static=True)
         if code.follows:
             code.emit("follow();")
+        results.ask(static=False)
         self._prepare_rows()
         self._sums()
         code.emit(self.language.barrier())
-        self._finish()
+        results.write()
         steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
         return dims.add(steps, rows * columns)
 
@@ -392,28 +393,7 @@ class TeamContraction(Writer):
         put = f"shared_sums[(part * {self.kept} + {row}) * {self.pitch} + {column}] = {value};"
         self.code.emit(f"if (own / 4 < {self.kept}) {put}" if self.kept < HALF else put)
 
-    def _finish(self) -> None:
-        """Each result by one lane, neighbours by neighbours."""
-        work, code, body, language = self.work, self.code, self.body, self.language
-        rows, columns = self.kept, self.layout.tile[1]
-        with body.scope(language.loop("e", language.lane_index(), language.index(rows * columns), self.lanes)):
-            row = code.let(f"(int)e / {columns}", "row")
-            column = code.let(f"(int)e % {columns}", "column")
-            body.axes[work.m_axis] = code.let(f"{self.top} + {row}", "at")
-            body.axes[work.n_axis] = code.let(f"{self.left} + {column}", "at")
-            m, n = self.record.dim(work.m), self.record.dim(work.n)
-            with body.scope(f"if ({body.axes[work.m_axis]} < {m} && {body.axes[work.n_axis]} < {n})"):
-                places = [f"shared_sums[({part} * {rows} + {row}) * {self.pitch} + {column}]"
-                          for part in range(self.layout.warps[2])]  # fmt: skip
-                total = code.let(language.rounded(work.dtype, " + ".join(places)))
-                if work.float_parts and work.blocks is None:
-                    total = self._made_sure(total)
-                body.accumulated = Reg(total, work.dtype, False)
-                for stage in nests.legal_stages(work.epilogue):
-                    assert isinstance(stage, Store)  # of a contraction
-                    body.store(stage.slot, stage.offset, body.gen(stage.body))
-
-    def _made_sure(self, total: str) -> str:
+    def made_sure(self, total: str) -> str:
         """The sum of the row and column at hand, made again in f32 where it is not finite."""
         sure = self.code.fresh("sure")
         self.code.emit(self.language.mutable(sure, total))

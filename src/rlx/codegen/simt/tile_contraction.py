@@ -444,7 +444,7 @@ class TileContraction(TeamContraction):
                 inside = " && ".join(f"{axes[axis]} < {self.record.dim(extent)}" for axis, extent in ends)
                 with self.body.scope(f"if ({inside})"):
                     place = f"shared_sums[{row} * {columns + PAD} + e % {columns}]"
-                    code.emit(f"{place} = {self._made_sure(code.let(place, 'total'))};")
+                    code.emit(f"{place} = {self.made_sure(code.let(place, 'total'))};")
             code.emit(self.language.barrier())
 
 
