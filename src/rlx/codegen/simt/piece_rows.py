@@ -61,9 +61,10 @@ class Operand:
 
 
 def operands(
-    body: Body, nest: LoopNest, stages: Sequence[Statement], element: Expr, width: int
+    body: Body, nest: LoopNest, stages: Sequence[Statement], element: Expr, width: int, most_words: int = MOST_WORDS
 ) -> list[Operand] | None:
-    """What passes read along a row of the nest, if it all lies in pieces and so many lanes have room for it."""
+    """What passes read along a row of the nest, if it all lies in pieces, and so many lanes with so many registers for
+    it have room."""
     axis, length = len(nest.outer), nest.inner[0]
     if not isinstance(length, int) or length % NEIGHBOURS:
         return None
@@ -71,7 +72,7 @@ def operands(
     found = held_operands(body.slots, [*needed, element], axis)
     if found is None or any(each.guard is not None for each in found):
         return None
-    return found if words(found) * steps(length, width) <= MOST_WORDS else None
+    return found if words(found) * steps(length, width) <= most_words else None
 
 
 def held_operands(slots: Sequence[Slot], bodies: Sequence[Expr], axis: int) -> list[Operand] | None:

@@ -16,7 +16,7 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import memory_type, words_of
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.loops import legal_stages
-from rlx.codegen.simt.piece_rows import PieceRows, operands
+from rlx.codegen.simt.piece_rows import MOST_WORDS, PieceRows, operands
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_contraction import TeamContraction
 from rlx.codegen.simt.team_layouts import (
@@ -24,6 +24,7 @@ from rlx.codegen.simt.team_layouts import (
     CHUNK_BYTES,
     HALF,
     MULTIPROCESSORS,
+    REGISTERS,
     SHARED_BYTES,
     WARP,
     Layout,
@@ -43,6 +44,8 @@ WHOLE = 2 * HALF
 GUESSES = ((1, 1), (HALF, HALF), (WHOLE, WHOLE))
 """Numbers of rows up to which they are taken for another number; there are never more."""
 HALF_WARP = WARP // 2
+MOST_WORDS_OF_MANY, OTHER_REGISTERS = 96, 64
+"""Of operands that a lane holds of more rows than half of an instruction's, and what else it has."""
 BANKS_BYTES = 128
 """Of workgroup memory that lanes have at once."""
 KERNEL_CLOCKS = 3500
@@ -157,7 +160,7 @@ class RowProductWriter(TeamContraction):
         """What makes a row: in pieces, by the fewest lanes that have room for them; else by the most."""
         *stages, last = legal_stages(self.nest.statements)
         for width in widths:
-            held = operands(self.row_body, self.nest, stages, last.body, width)
+            held = operands(self.row_body, self.nest, stages, last.body, width, self._most_words())
             if held is not None or width == widths[-1]:
                 break
         storing = f"{self.left} == 0" + f" && {self._is_row('made')}" * (width < WARP)
@@ -189,10 +192,18 @@ class RowProductWriter(TeamContraction):
         code.emit(language.barrier())
 
     def _lanes_of_a_row(self) -> tuple[int, ...]:
-        """All lanes where there is one row, else those of a warp; where there are many, half of them if they can."""
+        """All lanes where there is one row, else those of a warp; of fewer warps than many rows, half of those if they
+        can."""
         if self.staged == 1:
             return (self.lanes,)
-        return (WARP,) if self.staged <= HALF else (HALF_WARP, WARP)
+        at_once = self.staged <= HALF or self.lanes // WARP >= self.staged
+        return (WARP,) if at_once else (HALF_WARP, WARP)
+
+    def _most_words(self) -> int:
+        """Registers of a lane for what rows are made of."""
+        if self.staged <= HALF:
+            return MOST_WORDS
+        return min(MOST_WORDS_OF_MANY, REGISTERS // self.lanes - OTHER_REGISTERS)
 
     def _place_row(self, row: str) -> None:
         """Names the position of a row along the nest's axes."""
