@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt.module import cpp_module
+from rlx.codegen.simt.module import NVIDIA, cpp_module
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
 
 from .emulated_driver import EmulatedDriver
-from .fused_graphs import WIDTH, graph_dtype, inputs_of, weight
+from .fused_graphs import WIDTH, graph_dtype, graph_of, inputs_of, normed_product, weight
+from .machine_code import LOAD, WAIT, operations
 
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
 COLUMNS = 44
 """That fill no tiles."""
 
@@ -65,8 +67,30 @@ def test_weights_come_before_earlier_kernels_have_ended_and_all_else_before_the_
     slots = {program.buffers[number].name: slot for slot, number in enumerate(kernel.slots)}
     module = cpp_module([program])
     variant = next(each for each in module.variants[id(kernel)] if each.most_rows == 32)
-    before, rest = module.kernels[variant.name].split("follow();\n  ")
-    asked, after = rest.split("mma_f16", 1)
-    assert "element_ahead(" in before and "element_ahead(" not in rest
+    before, behind = module.kernels[variant.name].split("follow();\n  ")
+    asked, finished = behind.split("mma_f16", 1)
+    assert before.count("element_ahead(") == 1 and asked.count("element_ahead(") == 3
     for name in ("residual", "of_row", "of_all"):
-        assert f"slot{slots[name]}[" in asked and not re.search(rf"slot{slots[name]}\[", after)
+        assert f"element_ahead(slot{slots[name]} +" in asked and f"slot{slots[name]}" not in finished
+
+
+def machine_code(graph: Graph, rows: int) -> list[list[int]]:
+    """Operations of the kernels that multiply so many rows."""
+    program = program_of(graph)
+    module = cpp_module([program], target=NVIDIA.on("sm_90a"))
+    found = []
+    for kernel in program.main:
+        variant = module.variant(kernel, {"n": rows})
+        if dims.evaluate(variant.shader.positions, {"n": rows}):
+            source = f"{module.prelude}\n{module.kernels[variant.name]}"
+            found.append(operations(nvrtc.compile_cubin(source, "sm_90a")))
+    return found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("rows", [1, 8, 16])
+def test_assemblers_leave_loads_of_norms_weights_before_the_wait(rows: int) -> None:
+    """Blocks without rows wait at the very beginning; all others have asked for both weights when they wait."""
+    (code,) = machine_code(graph_of(normed_product, "n", "f16", 256), rows)
+    first = code.index(WAIT)
+    assert code[first : code.index(WAIT, first + 1)].count(LOAD) >= 4

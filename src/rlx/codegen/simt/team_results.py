@@ -60,12 +60,9 @@ class TeamResults:
             self.code.emit(f"float {name}[{self.turns}] = {{}};")
         with self._turns() as turn, self._result(f"(int)lane + {turn} * {self.writer.lanes}"):
             for node, name in chosen.items():
-                value = self._element_ahead(node) if static else self.body.gen(node).name
+                element = f"element_ahead(slot{node.attr.slot} + {self.body.fresh_offset(offset_of(node))})"
+                value = element if node.dtype is dtypes.f32 else f"decode_{node.dtype}({element})"
                 self.code.emit(f"{name}[{turn}] = {value};")
-
-    def _element_ahead(self, node: Expr) -> str:
-        element = f"element_ahead(slot{node.attr.slot} + {self.body.fresh_offset(offset_of(node))})"
-        return element if node.dtype is dtypes.f32 else f"decode_{node.dtype}({element})"
 
     def write(self) -> None:
         """Finishes the results."""

@@ -27,10 +27,11 @@ __device__ __forceinline__ void bring_later(long long place, long long sizes) {
 #endif
 }
 
-// A number that no kernel writes, loaded here and not later.
+// A number that no kernel writes, loaded here and not later. Not by `.nc`: assemblers move such loads behind waits, as
+// nothing can change what they read.
 __device__ __forceinline__ long long number_ahead(const long long* place) {
   long long number;
-  asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(number) : "l"(place));
+  asm volatile("ld.global.s64 %0, [%1];" : "=l"(number) : "l"(place));
   return number;
 }
 
@@ -39,20 +40,20 @@ __device__ __forceinline__ long long number_ahead(const long long* place) {
 template <class T>
 __device__ __forceinline__ Piece piece_ahead(const T* place) {
   Piece piece;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w) : "l"(place));
   return piece;
 }
 
-// The same of a single element.
+// The same of a single element, which may also be loaded behind `follow`: then it may be one that earlier kernels wrote.
 __device__ __forceinline__ unsigned element_ahead(const unsigned short* place) {
   unsigned short element;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(element) : "l"(place));
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(place));
   return element;
 }
 
 __device__ __forceinline__ float element_ahead(const float* place) {
   float element;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(element) : "l"(place));
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(element) : "l"(place));
   return element;
 }
