@@ -5,7 +5,7 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __launch_bounds__(lanes)
+#define __launch_bounds__(...)
 #define __grid_constant__
 #define __cluster_dims__(x, y, z)
 

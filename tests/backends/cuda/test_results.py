@@ -16,7 +16,7 @@ from rlx.kernel.ir.contraction import Contraction
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import WIDTH, graph_dtype, graph_of, inputs_of, normed_product, weight
-from .machine_code import LOAD, WAIT, operations
+from .machine_code import LOAD, MULTIPLY, WAIT, operations
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
 COLUMNS = 44
@@ -94,3 +94,12 @@ def test_assemblers_leave_loads_of_norms_weights_before_the_wait(rows: int) -> N
     (code,) = machine_code(graph_of(normed_product, "n", "f16", 256), rows)
     first = code.index(WAIT)
     assert code[first : code.index(WAIT, first + 1)].count(LOAD) >= 4
+
+
+@needs_nvrtc
+def test_assemblers_have_all_rows_on_their_way_before_the_first_product() -> None:
+    """A warp has six steps, each of two loads."""
+    graph = Graph("long")
+    graph.output(graph.input("x", ("n", 1536), "f16") @ graph.param("w", (1536, 384), "f16"), name="y")
+    (code,) = machine_code(graph, 16)
+    assert code.count(LOAD) == 12 and code[: code.index(MULTIPLY)].count(LOAD) == 12

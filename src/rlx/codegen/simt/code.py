@@ -109,6 +109,7 @@ class Code:
     subgroups   whether lanes may exchange values within subgroups
     follows     whether the lines say themselves where they wait for earlier kernels
     later       numbers of a launch by which the kernel asks for what a later one wants
+    alone       whether a workgroup may have a multiprocessor's registers: compilers else have few loads under way
     """
 
     language: Language
@@ -121,6 +122,7 @@ class Code:
     subgroups: bool = False
     follows: bool = False
     later: int = 0
+    alone: bool = False
     _counter: int = 0
 
     def emit(self, text: str) -> None:

@@ -22,6 +22,7 @@ from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_layouts import (
     HALF,
     HALVES,
+    MULTIPROCESSORS,
     PAD,
     PANEL,
     PIECE_BYTES,
@@ -128,6 +129,7 @@ class TeamContraction(Writer):
         self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
+        self.code.alone = self.code.follows and self.most_rows > HALF and self._has_few_tiles()
         steps = -(-_static(work.k) // (self.chunk * self.layout.warps[2]))
         holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
         held_bytes = 16 * steps * self.layout.columns // 8 * self.lanes
@@ -186,6 +188,10 @@ class TeamContraction(Writer):
         """Whether its weights are the same in every run, and their places known before a run."""
         work = self.work
         return bool(work.packed) and not work.taps and not work.b.others and self.body.slots[work.b_slot].static
+
+    def _has_few_tiles(self) -> bool:
+        """Whether each multiprocessor has one tile of sixteen rows at most."""
+        return not self.work.batch and -(-_static(self.work.n) // self.layout.tile[1]) <= MULTIPROCESSORS
 
     def _bring_weights(self) -> None:
         """Asks for the tile's weights while the kernel before still runs, which made none of them."""

@@ -331,8 +331,8 @@ class Cpp(Language):
     lane_number = "threadIdx.x"
 
     @abstractmethod
-    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
-        """What stands before the name of a kernel; workgroups may come in clusters."""
+    def qualifiers(self, lanes: int, cluster: int = 1, alone: bool = False) -> str:
+        """What stands before the name of a kernel; workgroups may come in clusters, or leave no registers to others."""
 
     @abstractmethod
     def record_parameter(self, count: int) -> str:
@@ -348,12 +348,13 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({self.index_type}){self.block_index}", positions_a_group)
-        head = self.head(record, bindings, name, lanes, code.cluster, code.later)
+        head = self.head(record, bindings, name, lanes, code.cluster, code.later, code.alone)
         return "\n".join([*code.functions.values(), *head, *body, "}"])
 
     def head(
-        self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0
-    ) -> list[str]:
+        self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0,
+        alone: bool = False,
+    ) -> list[str]:  # fmt: skip
         """The first lines of a kernel."""
         pointers = [
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
@@ -365,7 +366,8 @@ class Cpp(Language):
         own = max(record.rounds + len(record.numbers), 1)
         parameters = ", ".join([*pointers, self.record_parameter(own + later)])
         brought = self.brought(record)
-        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]
+        first = self.qualifiers(lanes, cluster, alone)
+        return [first, f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]
 
     def brought(self, record: CppRecord) -> list[str]:
         """The lines that read what moves."""

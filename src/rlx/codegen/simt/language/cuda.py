@@ -26,9 +26,9 @@ class Cuda(Cpp):
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
 
-    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+    def qualifiers(self, lanes: int, cluster: int = 1, alone: bool = False) -> str:
         together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
-        return f'extern "C" __global__ void{together} __launch_bounds__({lanes})'
+        return f'extern "C" __global__ void{together} __launch_bounds__({lanes}{", 1" * alone})'
 
     def record_parameter(self, count: int) -> str:
         return f"const __grid_constant__ Record<{count}> record"

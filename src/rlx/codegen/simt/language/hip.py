@@ -31,7 +31,7 @@ class Hip(Cpp):
     def exchanged(self, value: str, mask: str) -> str:
         return f"neighbour({value}, {mask})"
 
-    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+    def qualifiers(self, lanes: int, cluster: int = 1, alone: bool = False) -> str:
         return f'extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size({lanes}, {lanes})))'
 
     def record_parameter(self, count: int) -> str:

@@ -75,15 +75,16 @@ class Metal(Cpp):
             return super().from_neighbour(reg, mask)
         return f"as_type<{self.register_type(reg.dtype, False)}>({self.exchanged(f'as_type<uint2>({reg.name})', mask)})"
 
-    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+    def qualifiers(self, lanes: int, cluster: int = 1, alone: bool = False) -> str:
         return f"[[max_total_threads_per_threadgroup({lanes})]] kernel void"
 
     def record_parameter(self, count: int) -> str:
         return f"constant Record<{count}>& record"
 
     def head(
-        self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0
-    ) -> list[str]:
+        self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0,
+        alone: bool = False,
+    ) -> list[str]:  # fmt: skip
         assert isinstance(record, CppRecord)  # this language's own
         pointers = [
             (f"{'' if binding.writable else 'const '}device {binding.element}*", f"slot{number}")
