@@ -186,7 +186,10 @@ class RowProductWriter(TeamContraction):
             row = f"min({row}, {rows} - {language.index(1)})"
         else:
             inside += f" && {self._is_row('made')}"
-        with code.block(f"for (int made = {first}; {inside}; made += {step})"):
+        head = f"for (int made = {first}; {inside}; made += {step})"
+        if width < WARP and step >= self.staged:  # one row each, and no loop that a compiler sees lanes leave
+            head = f"if (const int made = {first}; {inside if step > self.staged else 'true'})"
+        with code.block(head):
             self._place_row(code.let(row, "row"))
             self.rows.write()
         code.emit(language.barrier())
