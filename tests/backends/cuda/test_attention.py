@@ -72,3 +72,14 @@ def test_the_form_is_chosen_by_the_queries_of_all_heads() -> None:
     (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
     few, many = (module.variant(kernel, {"n": n, "m": 64}).name for n in (64, 1 << 14))
     assert few != many
+
+
+def test_few_queries_have_values_on_their_way_before_scores_and_places_before_they_wait() -> None:
+    program = program_of(graph_of(2, 2, 32, "f16", False, {}))
+    module = cpp_module([program])
+    (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
+    variant = module.variant(kernel, {"n": 16, "m": 16})
+    ahead, behind = module.kernels[variant.name].rsplit("follow();", 1)
+    assert "position % " in ahead and "slot1[" not in ahead
+    assert behind.index("HalfPiece*)(slot") < behind.index("mma_f16(scores[")
+    assert not variant.shader.ahead

@@ -9,12 +9,13 @@ Source: Dao 2023, arXiv:2307.08691.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rlx.codegen.simt import float_parts
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
-from rlx.codegen.simt.code import Slot
+from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
@@ -88,6 +89,7 @@ class TeamAttention(AttentionWriter):
         own = 1 if rows_guess == FEW_GUESS else WARPS
         grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE * own))
         self._prepare(work, slots, grid, work.queries, language, own)
+        self.code.follows = self.asks_early = own == 1
 
     def _prepare(
         self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language, own: int = 1
@@ -95,6 +97,8 @@ class TeamAttention(AttentionWriter):
         """Of so many `rows`, in tiles along the grid's third axis; warps have `own` tiles in a workgroup: 1, and they
         share its keys, or one each."""
         self.own_tiles = own
+        self.asks_early = False
+        """Whether values are asked for before there are scores, and places found before earlier kernels have ended."""
         super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
         self.rows = rows
         self.lanes = 32 * WARPS
@@ -110,6 +114,11 @@ class TeamAttention(AttentionWriter):
             mma=(16, 8, 8 if work.float_parts else 16),
         )
 
+    def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
+        """Nothing is asked for ahead where only places are found."""
+        made = super().shader(bindings, name)
+        return dataclasses.replace(made, ahead=False) if self.asks_early else made
+
     def write(self) -> Dim:
         work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
         head, count = axes[HEAD], self.record.dim(self.rows)
@@ -119,6 +128,8 @@ class TeamAttention(AttentionWriter):
             mine = code.let(f"{first} + warp * {TILE}", "first")
             first = code.let(f"min({mine}, {count} - {index(1)})", "first")
         rows = [code.let(f"min({first} + own / 4 + {8 * i}, {count} - {index(1)})", "row") for i in range(2)]
+        if self.asks_early:
+            code.emit("follow();")
         queries, masks = self._queries(head, rows)
         axes[HEAD] = self._shared_head(head)
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
@@ -130,11 +141,14 @@ class TeamAttention(AttentionWriter):
         begin, step = (low, TILE) if self.own_tiles > 1 else (f"{low} + warp * {TILE}", TILE * WARPS)
         head_of_loop = f"for (auto {start} = {begin}; {start} < {stop}; {start} += {step})"
         with self.body.scope(head_of_loop):
+            values: Iterable[list[str]] = self._values(v, start, stop)
+            if self.asks_early:
+                values = list(values)
             self._scores(k, start, stop)
             axes[HEAD] = head
             self._admit(queries, masks, start, stop)
             shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
-            self._mix(v, start, stop, shrunk)
+            self._mix(values, shrunk)
         axes[HEAD] = head
         if self.own_tiles > 1:
             self._finish_alone(mine, totals)
@@ -241,23 +255,30 @@ class TeamAttention(AttentionWriter):
         code.emit(f"{total} = {self.language.fma(total, shrink, ' + '.join(scores))};")
         return shrink
 
-    def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str]) -> None:
-        """Adds the values, each by its power."""
-        work, code, dtype = self.work, self.code, self.work.dtype
-        left = float_parts.powers(code) if work.float_parts else self._parts()
+    def _values(self, v: str, start: str, stop: str) -> Iterator[list[str]]:
+        """The lane's part of the values of 16 keys, for each product in turn."""
+        code = self.code
         keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
         there = [code.let(f"{key} < {stop}", "there") for key in keys]
         last = f"{stop} - {self.language.index(1)}"
-        step = self.record.dim(work.v[1].coefficient(PLACE))
+        step = self.record.dim(self.work.v[1].coefficient(PLACE))
         places = [code.let(f"{v} + min({key}, {last}) * {step}", "at") for key in keys]
-        pairs = self._pairs(places, there) if self.words else None
+        if self.words:
+            yield from self._pairs(places, there)
+            return
         for column in range(self.columns):
+            yield self._elements(column, places, there)
+
+    def _mix(self, values: Iterable[list[str]], shrunk: Sequence[str]) -> None:
+        """Adds the values, each by its power."""
+        work, code, dtype = self.work, self.code, self.work.dtype
+        left = float_parts.powers(code) if work.float_parts else self._parts()
+        for column, right in enumerate(values):
             for number in range(4):
                 code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
-            right = pairs[column] if pairs is not None else self._elements(column, places, there)
             if work.float_parts:
-                values = f"in_parts<true>(Piece{{{', '.join(right)}}})"
-                code.emit(f"mma_f32(mixed[{column}], {left[0]}, {left[1]}, {values});")
+                piece = f"in_parts<true>(Piece{{{', '.join(right)}}})"
+                code.emit(f"mma_f32(mixed[{column}], {left[0]}, {left[1]}, {piece});")
                 continue
             for part in left:
                 code.emit(f"mma_{dtype}(mixed[{column}], {', '.join(part)}, {', '.join(right)});")
