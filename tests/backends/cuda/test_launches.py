@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.backends.cuda import launches
 from rlx.backends.cuda.bound import CudaBound
@@ -39,6 +40,28 @@ def asked(given: Launch) -> tuple[int, int, int]:
     """Where it asks, for how many bytes, and the share of a block."""
     place, sizes = (int(number) for number in given.held[0][-2:])
     return place, sizes & 0xFFFFFFFF, sizes >> 32
+
+
+def test_kernels_that_make_weights_do_not_overlap(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of them reads what the first writes, which is the same in every run, before it waits."""
+    graph = Graph("weights")
+    first, second = (graph.param(name, (64, 64), "f16", data=np.eye(64, dtype=np.float16)) for name in "ab")
+    made = (first * 2.0) @ second
+    graph.output((graph.input("x", (1, 64), "f16") @ made) @ second, name="y")
+    overlaps: list[bool] = []
+    launch_of = EmulatedDriver.launch
+
+    def launched(self: EmulatedDriver, *args: Any) -> None:
+        overlaps.append(args[5])
+        launch_of(self, *args)
+
+    monkeypatch.setattr(EmulatedDriver, "launch", launched)
+    model = rlx.Session("cuda").compile(graph)
+    y = np.asarray(model.run({"x": np.ones((1, 64), np.float16)})[0])
+    np.testing.assert_array_equal(y, np.full((1, 64), 2, np.float16))
+    described = model.program.executable.describe()
+    assert described["prepare_kernels"] >= 2
+    assert not any(overlaps[: described["prepare_kernels"]]) and any(overlaps[described["prepare_kernels"] :])
 
 
 def test_more_rows_or_keys_than_have_numbers_are_refused() -> None:

@@ -91,9 +91,16 @@ class Launch(Given):
 
 
 def give(driver: Driver, given: Sequence[Given], stream: Any) -> None:
-    """Gives a stream kernels in a row, of which some begin while the one before ends, if that is one of ours."""
+    """Gives a stream kernels of a run in a row, of which some begin while the one before ends, if that is one of ours.
+    What makes weights is no such row: kernels read these before they wait for the one before."""
     for number, launch in enumerate(given):
         launch.on(driver, stream, number > 0 and launch.overlaps and isinstance(given[number - 1], Launch))
+
+
+def give_apart(driver: Driver, given: Sequence[Given], stream: Any) -> None:
+    """Gives a stream kernels of which each begins when the one before has ended."""
+    for launch in given:
+        launch.on(driver, stream)
 
 
 def _ours(each: Started, launch: Launch) -> Given:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cuda.build import NVIDIAS, Plan
 from rlx.backends.cuda.device import Device, Function, Memory
-from rlx.backends.cuda.launches import give, launches
+from rlx.backends.cuda.launches import give_apart, launches
 from rlx.backends.cuda.moving import Sizes
 from rlx.backends.cuda.products import Bias, Panels
 from rlx.backends.simt_unroll import Unroller
@@ -85,7 +85,7 @@ class Copier:
         nbytes = dims.evaluate(program.buffers[target].nbytes, {})
         memory = device.allocate(nbytes, "a weight as a library of products reads it")
         unroller = Unroller(program, {target: memory.pointer, origin: source}, {}, lambda dtype: dtype.itemsize)
-        give(device.driver, launches(plan, functions, unroller.go(program.main), Sizes({})), device.stream)
+        give_apart(device.driver, launches(plan, functions, unroller.go(program.main), Sizes({})), device.stream)
         return memory
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Device, Function, Memory
-from rlx.backends.cuda.launches import give, launches
+from rlx.backends.cuda.launches import give_apart, launches
 from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_unroll import Unroller
 from rlx.backends.simt_weights import affected
@@ -60,7 +60,7 @@ class Weights:
         starts = {n: m.pointer for n, m in memory.items()}
         started = Unroller(program, starts, {}, lambda dtype: dtype.itemsize).go(kernels)
         made = launches(plan, functions, started, Sizes({}))
-        give(device.driver, made, device.stream)
+        give_apart(device.driver, made, device.stream)
         device.driver.synchronise(device.stream)
         weights.memory = {n: m for n, m in memory.items() if n in kept}
         weights.reserved = frozenset(reserved)
