@@ -25,6 +25,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Measured
 from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
+from rlx.passes.candidates import with_all_candidates
 from rlx.passes.decompose import decompose
 from rlx.passes.held_experts import WEIGHT, held_weights, is_held, product_on_slots
 from rlx.passes.staging import Stage, cut, sizes
@@ -39,6 +40,7 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
 
     Raises UnsupportedOp, DeviceUnavailable, CompileError.
     """
+    graph = with_all_candidates(graph, options.dispatch.claims(backend.claim))
     held = held_weights(graph, options.expert_budget) if backend.holds_experts else {}
     if not has_measured(graph) and not held:
         return compile_checked(graph, backend, options, ordinal)
