@@ -6,6 +6,7 @@ the reference and the CPU's code for every instruction set of this machine.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable
 from functools import cache
@@ -173,6 +174,12 @@ def level(item: pytest.Item) -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     jit.OPTIMISATION_LEVEL = level(item)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: what collects garbage from now on need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

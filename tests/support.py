@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -27,6 +28,18 @@ def commit_number() -> int:
     """A number that every commit has another of: what is left to chance in tests hangs on it, and can be repeated."""
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
     return int(git.stdout[:8], 16) if git.returncode == 0 else 0
+
+
+USERS = 3
+"""NVIDIA's compiler optimises one text of so many as for users, others at each commit; the rest in half of the time."""
+
+
+def cubin(source: str, architecture: str) -> bytes:
+    """Machine code of CUDA C++, where a test asks whether there is any. Raises CompileError."""
+    from rlx.backends.cuda import nvrtc
+
+    quick = (crc32(source.encode()) + commit_number()) % USERS != 0
+    return nvrtc.compile_cubin(source, architecture, quick=quick)
 
 
 def kind_of(device: str) -> str:

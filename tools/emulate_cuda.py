@@ -32,6 +32,8 @@ OPTIONS = (
     "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
 """Kernels run for less long than they are compiled."""
+LINKED = ("-shared", "-nostdlib")
+"""This process has the libraries that kernels call: to look for them takes as long as all other linking."""
 SCHEDULER = Path(__file__).with_name("cuda_emulation.cpp")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 WORDS = Path(__file__).with_name("cuda_words_emulation.hpp")
@@ -149,7 +151,7 @@ class Emulator:
         with tempfile.TemporaryDirectory() as place:
             source, library = Path(place, "kernels.cpp"), Path(place, "kernels.so")
             source.write_text(f'#include "{begun}"\n#line {FIRST_LINE}\n{kernels}\n{entries}\n')
-            subprocess.run([COMPILER, *OPTIONS, "-shared", source, "-o", library], check=True)
+            subprocess.run([COMPILER, *OPTIONS, *LINKED, source, "-o", library], check=True)
             return library.read_bytes()
 
     def _launch(self, language: str, name: str, cluster: str, far: int) -> str:

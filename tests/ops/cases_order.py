@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.case import FLOATS, Case, array, case, specimen
+from ops.case import FLOATS, SPECIAL, Case, array, case, specimen
 from rlx.ir import dtype as dtypes
+from rlx.ir.literal import Array
 
 EVERY = (*FLOATS, dtypes.bool_, dtypes.i8, dtypes.i32, dtypes.i64, dtypes.u8, dtypes.u32, dtypes.u64)
 
@@ -41,6 +42,7 @@ def _top_k(name: str) -> Iterator[Case]:
         yield case(name, "middle", array((2, 70, 5)), axis=1, k=33, largest=largest)
         yield case(name, "long", array((2, 3000), seed=4), axis=1, k=3, largest=largest)
         ramp = np.arange(1000, dtype=np.float32)
+        yield case(name, "many-equals", ramp // 7, axis=0, k=130, largest=largest)
         yield case(name, "worst", ramp if largest else ramp[::-1].copy(), axis=0, k=40, largest=largest)
     yield case(name, "none", array((2, 3)), axis=1, k=0)
     yield case(name, "one", array((4, 1)), axis=1, k=1)
@@ -55,6 +57,10 @@ def _sort(name: str) -> Iterator[Case]:
         for length in (1, 15, 16, 17, 33, 500):
             yield case(name, "length", array((2, length), dtypes.i32, seed=length), axis=1, descending=descending)
         yield case(name, "first", array((9, 4)), axis=0, descending=descending)
+        whole = np.random.default_rng(5).integers(-(1 << 31), 1 << 31, (2, 700)).astype(np.int32)
+        yield case(name, "whole-range", whole, axis=1, descending=descending)
+        yield case(name, "many-special", array((2, 159 + descending), special=True), axis=1, descending=descending)
+        yield case(name, "many-equals", np.round(array((1000,))), axis=0, descending=descending)
     yield case(name, "nothing", array((0,)), axis=0)
 
 
@@ -69,3 +75,43 @@ def _positions(name: str) -> Iterator[Case]:
     yield case(name, "none", np.zeros((4, 5), np.bool_), count=0)
     yield case(name, "empty", array((0, 4), dtypes.bool_), count=0)
     yield case(name, "scalar", np.array(True), count=1)
+
+
+@specimen("suppress_overlaps")
+def _suppress_overlaps(name: str) -> Iterator[Case]:
+    def listed(what: str, boxes: Array, scores: Array, most: int, *numbers: float, **attributes: object) -> Case:
+        n, dtype = scores.shape[2], boxes.dtype
+        given = (np.array(most, np.int64), *(np.array(number).astype(dtype) for number in numbers))
+        return case(name, what, boxes, scores, *given, **{"limit": n, "candidates": n, **attributes})
+
+    def grid(shape: tuple[int, int, int], dtype: dtypes.DType = dtypes.f32, seed: int = 0) -> tuple[Array, Array]:
+        """Boxes that meet often, and scores with ties: both exact in any dtype."""
+        random = np.random.default_rng(seed)
+        batch, _, n = shape
+        boxes, scores = random.integers(0, 12, (batch, n, 4)), random.integers(0, 9, shape) / 8
+        return boxes.astype(dtype.numpy), scores.astype(dtype.numpy)
+
+    for dtype in FLOATS:
+        yield listed("rows", *grid((2, 3, 21), dtype), 4, 0.25, 0.25)
+    for n in (1, 17, 64, 65):
+        yield listed("length", *grid((1, 2, n), seed=n), n, 0.5, 0.5)
+    yield listed("long", *grid((1, 2, 300)), 300, 0.5)
+    for centered in (False, True):
+        yield listed("few", *grid((1, 4, 40)), 3, 0.0, 0.25, centered=centered, limit=5)
+        boxes, scores = grid((1, 3, 90), seed=1)
+        boxes[0, :13, 0] = boxes[0, 13:26, 3] = SPECIAL
+        scores[0, 0, 5:18], scores[0, 1, 20:33] = SPECIAL, SPECIAL
+        numbers = (0.4, 0.0) if centered else (0.4,)
+        yield listed("special", boxes, scores, 50, *numbers, centered=centered)
+    yield listed("wide", *grid((2, 1, 20)), 99, 0.3, limit=30)
+    same = np.tile(np.array([1, 1, 4, 4], np.float32), (1, 40, 1))
+    yield listed("same", same, np.full((1, 2, 40), 0.5, np.float32), 10, 0.5)
+    yield listed("no-area", same * np.float32([1, 0, 1, 0]), np.full((1, 1, 40), 0.5, np.float32), 30, 0.0)
+    yield listed("overlap", *grid((1, 1, 20)), 9, np.nan, 0.25)
+    yield listed("threshold", *grid((1, 1, 20)), 9, 0.25, np.nan)
+    yield listed("none", *grid((1, 2, 9)), -3, 0.5)
+    yield listed("no-classes", *grid((2, 0, 5)), 4, 0.5, 0.25)
+    yield listed("no-boxes", *grid((2, 3, 0)), 4, 0.5, 0.25)
+    yield listed("no-places", *grid((1, 2, 9)), 4, 0.5, limit=0)
+    tight, chosen = grid((1, 3, 50))
+    yield listed("counted", tight, chosen, 50, 0.25, 0.75, candidates=int((chosen > 0.75).sum(2).max()))

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 import rlx
 from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.claims import Dispatch, Policy
+from rlx.backends.cpu import CpuBackend
+from rlx.backends.executable import Executable
 from rlx.device import registry
 from rlx.ir.verify import verify
+from rlx.ops.nms import SuppressOverlaps
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.stages import compile_graph
 
 EXTENTS = st.tuples(st.integers(0, 40), st.integers(0, 40)) | st.tuples(st.integers(0, 3), st.integers(0, 2000))
 Array = np.ndarray[Any, Any]
@@ -159,6 +165,100 @@ def test_suppression_is_the_plain_algorithm(device: str, data: st.DataObject) ->
         [boxes, scores, np.array(most), np.array(overlap, "f4"), np.array(threshold, "f4")]
     )[0]
     np.testing.assert_array_equal(result, suppressed(boxes, scores, most, overlap, threshold, centered))
+
+
+HOSTILE = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38, -3e38, 5, 5, 2], np.float32)
+"""Numbers that boxes and scores of broken nets have."""
+
+
+POLICIES: tuple[Policy, ...] = ("prefer-native", "force-common")
+
+
+def hostile_boxes(seed: int, n: int) -> tuple[Array, Array]:
+    """Boxes [2, n, 4] that meet often, and scores [2, 3, n] with ties; of both a third is hostile."""
+    random = np.random.default_rng(seed)
+    boxes, scores = random.integers(0, 12, (2, n, 4)).astype("f4"), (random.integers(0, 9, (2, 3, n)) / 8).astype("f4")
+    for of in (boxes, scores):
+        wild = random.random(of.shape) < 1 / 3
+        of[wild] = random.choice(HOSTILE, wild.sum())
+    boxes[1, ::3, 2:] = boxes[1, ::3, :2]  # no area
+    return boxes, scores
+
+
+@cache
+def hostile_program(policy: Policy, most: int | None, threshold: float | None, centered: bool) -> Executable:
+    graph = rlx.Graph("hostile")
+    boxes, scores = graph.input("boxes", ("b", "n", 4)), graph.input("scores", ("b", 3, "n"))
+    graph.output(ops.non_max_suppression(boxes, scores, most, 0.3, threshold, centered), name="y")
+    verify(graph)
+    executable = compile_graph(graph, CpuBackend(), Options(dispatch=Dispatch(policy), cache=False), 0)
+    executable.set_params({})
+    return executable
+
+
+@pytest.mark.parametrize("centered", [False, True], ids=["corners", "middle"])
+@pytest.mark.parametrize("threshold", [None, 0.25], ids=["all", "chosen"])
+@pytest.mark.parametrize("most", [None, 4])
+def test_the_kernel_keeps_what_the_definition_keeps(most: int | None, threshold: float | None, centered: bool) -> None:
+    """Whatever boxes and scores are, for any number of boxes."""
+    for seed, n in enumerate((0, 1, 2, 16, 17, 63, 64, 65, 200)):
+        boxes, scores = hostile_boxes(seed, n)
+        kept = [
+            hostile_program(policy, most, threshold, centered).bind({"b": 2, "n": n})([boxes, scores])[0]
+            for policy in POLICIES
+        ]
+        np.testing.assert_array_equal(*kept)
+        limit = n if most is None else most
+        op = SuppressOverlaps(limit, n, centered)
+        numbers = [np.array(limit), np.float32(0.3), *([] if threshold is None else [np.float32(threshold)])]
+        picked, counts = op.reference(boxes, scores, *numbers)
+        rows = [(*at, box) for at in np.ndindex(counts.shape) for box in picked[at][: counts[at]]]
+        np.testing.assert_array_equal(kept[0], np.array(rows, np.int64).reshape(-1, 3))
+
+
+def test_a_kernel_need_not_know_how_many_candidates_there_are() -> None:
+    """One dim is measured on a device with a kernel of its own, two where the definition runs."""
+    stages = [len(hostile_program(p, 4, 0.25, False).describe()["stages"]) for p in POLICIES]
+    assert stages == [2, 3]
+
+
+@pytest.mark.parametrize("result", [0, 1])
+def test_one_result_of_suppression_may_go_unused(result: int) -> None:
+    graph = rlx.Graph()
+    boxes, scores = graph.input("boxes", (2, 20, 4)), graph.input("scores", (2, 3, 20))
+    most, overlap = graph.constant(5, "i64"), graph.constant(0.3, "f32")
+    kept = ops.suppress_overlaps(boxes, scores, most, overlap, limit=5, candidates=20)
+    graph.output(kept[result], name="y")
+    arrays = hostile_boxes(7, 20)
+    expected = SuppressOverlaps(5, 20).reference(*arrays, np.array(5), np.float32(0.3))[result]
+    np.testing.assert_array_equal(compiled(graph, "cpu").run(arrays)[0], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_suppression_is_the_same_on_any_number_of_threads(threads: int) -> None:
+    graph = rlx.Graph()
+    boxes, scores = graph.input("boxes", (1, 500, 4)), graph.input("scores", (1, 30, 500))
+    graph.output(ops.non_max_suppression(boxes, scores, 50, 0.5, 0.1), name="y")
+    random = np.random.default_rng(0)
+    arrays = random.integers(0, 12, (1, 500, 4)).astype("f4"), random.random((1, 30, 500), np.float32)
+    kept = rlx.Session("cpu", threads=threads).compile(graph).run(arrays)[0]
+    np.testing.assert_array_equal(kept, suppressed(*arrays, 50, 0.5, 0.1, False))
+
+
+def test_what_suppression_refuses() -> None:
+    graph = rlx.Graph()
+    boxes, scores, most = graph.input("b", (1, 5, 4)), graph.input("s", (1, 2, 5)), graph.input("m", (), "i64")
+    overlap, wrong = graph.input("o", ()), {"limit": 5, "candidates": 5}
+    with pytest.raises(rlx.ShapeError, match=r"\[suppress_overlaps\] expected candidates of at most 5, got 6"):
+        ops.suppress_overlaps(boxes, scores, most, overlap, limit=5, candidates=6)
+    with pytest.raises(rlx.ShapeError, match=r"expected boxes \[batch, n, 4\] and scores \[batch, classes, n\]"):
+        ops.suppress_overlaps(boxes[:, :, :3], scores, most, overlap, **wrong)
+    with pytest.raises(rlx.ShapeError, match="expected scores of the boxes"):
+        ops.suppress_overlaps(boxes, scores[:, :, :4], most, overlap, **wrong)
+    with pytest.raises(rlx.DTypeError, match="expected operands of one dtype"):
+        ops.suppress_overlaps(boxes, scores, most, overlap.cast("f16"), **wrong)
+    with pytest.raises(rlx.DTypeError, match="expected most to be of kind int or uint"):
+        ops.suppress_overlaps(boxes, scores, overlap, overlap, **wrong)
 
 
 @pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx", "ane")

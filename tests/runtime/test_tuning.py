@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.codegen.simd import winograd
-from rlx.errors import OptionError
+from rlx.errors import InputError, OptionError
 from rlx.ir.graph import Graph
 from rlx.ir.serial import write_graph
 from rlx.kernel.schedule import search, tuned
@@ -184,6 +184,14 @@ def test_schedules_that_no_kernel_has_are_told(monkeypatch: pytest.MonkeyPatch) 
 def test_other_devices_have_nothing_to_search() -> None:
     with pytest.raises(OptionError, match="expected device cpu, whose kernels are searched, got 'reference'"):
         Session("reference").tune(net(), [X])
+
+
+def test_wrong_inputs_are_told_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_compile_for", lambda *_: pytest.fail("compiled"))
+    unnamed, wide = ({"x": X}, "missing 'net_x' and unknown 'x'"), ([X.astype("f8")], "got float64")
+    for inputs, told in (unnamed, wide, (3, "got int")):
+        with pytest.raises(InputError, match=told):
+            Session("cpu").tune(net(), inputs)  # type: ignore[arg-type]
 
 
 def test_a_model_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Access
-from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, Suppression, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store, is_once_a_row
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.twiddles import points as transform_points
@@ -238,6 +238,9 @@ class GenericEstimator(Estimator):
             case Scatter():
                 points = math.prod(extents((*work.outer, *work.inner), binding))
                 return points / self.rates["gather_per_ns"], points, points
+            case Suppression():
+                points = math.prod(extents((*work.outer, work.length), binding))
+                return points / self.rates.get("rank_per_ns", 0.01), points, points
             case FourierTransform():
                 flops = probes.transform_flops(math.prod(extents(work.outer, binding)), transform_points(work))
                 return flops / self.rates.get("transform_per_ns", self.rates["plain_per_ns"]), flops, int(flops)

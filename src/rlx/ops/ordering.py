@@ -22,7 +22,7 @@ from rlx.ops.reduce import identity
 Array = np.ndarray[Any, Any]
 
 
-def _order(x: Array, axis: int, largest: bool) -> Array:
+def order_of(x: Array, axis: int, largest: bool) -> Array:
     """Positions along the axis in order, of equals the lower one first."""
     keys = x.astype(np.float32) if x.dtype.kind == "V" else x
     if not largest:
@@ -53,7 +53,7 @@ class TopK(Primitive):
         return x.with_shape(shape), TensorType(shape, dtypes.i64)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
-        order = _order(x, self.axis % x.ndim, self.largest).take(range(dims.evaluate(self.k, {})), self.axis)
+        order = order_of(x, self.axis % x.ndim, self.largest).take(range(dims.evaluate(self.k, {})), self.axis)
         return np.take_along_axis(x, order, self.axis), order.astype(np.int64)
 
     def padded(self, padding: Padding, x: Padded) -> tuple[Padded, Padded]:
@@ -87,7 +87,7 @@ class Sort(Composite):
         return x
 
     def reference(self, x: Array) -> Array:
-        return np.take_along_axis(x, _order(x, self.axis % x.ndim, self.descending), self.axis)
+        return np.take_along_axis(x, order_of(x, self.axis % x.ndim, self.descending), self.axis)
 
     def decompose(self, x: Value) -> Value:
         return _sorted(x, self.axis, self.descending)[0]
@@ -109,7 +109,7 @@ class Argsort(Composite):
         return TensorType(x.shape, dtypes.i64)
 
     def reference(self, x: Array) -> Array:
-        return _order(x, self.axis % x.ndim, self.descending).astype(np.int64)
+        return order_of(x, self.axis % x.ndim, self.descending).astype(np.int64)
 
     def decompose(self, x: Value) -> Value:
         return _sorted(x, self.axis, self.descending)[1]

@@ -13,6 +13,7 @@ from rlx.backends.base import QUANTISED, Options
 from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs, Program
+from rlx.runtime.signature import Signature
 
 if TYPE_CHECKING:
     from rlx.backends.base import Unsupported
@@ -190,6 +191,7 @@ class Session:
         if self.device not in (AUTO, "cpu"):
             raise OptionError(f"[tune] expected device cpu, whose kernels are searched, got {self.device!r}")
         meant = self.meant(graph)
+        Signature(meant).arrays(inputs)  # what is wrong is told before anything is compiled
         return Search(lambda o: self.on("cpu", o)._compile_for("cpu", meant), inputs, self.options, seconds).run()
 
     def chooses(self, device: str) -> bool:

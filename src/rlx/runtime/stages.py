@@ -25,6 +25,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Measured
 from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
+from rlx.passes.candidates import with_all_candidates
 from rlx.passes.decompose import decompose
 from rlx.passes.held_experts import WEIGHT, held_weights, is_held, product_on_slots
 from rlx.passes.staging import Stage, cut, sizes
@@ -39,6 +40,7 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
 
     Raises UnsupportedOp, DeviceUnavailable, CompileError.
     """
+    graph = with_all_candidates(graph, options.dispatch.claims(backend.claim))
     held = held_weights(graph, options.expert_budget) if backend.holds_experts else {}
     if not has_measured(graph) and not held:
         return compile_checked(graph, backend, options, ordinal)
@@ -118,7 +120,11 @@ class StagedExecutable(Executable):
         self.outputs = list(graph.outputs.values())
         self.executables = executables
         self.products = products
-        self.stages = [_Stage(stage, executable, products) for stage, executable in zip(stages, executables)]
+        places_of = {value: number for number, value in enumerate(self.inputs)}
+        ends = set(self.outputs)
+        self.stages = [_Stage(*parts, products, places_of, ends) for parts in zip(stages, executables)]
+        self.output_places = [places_of[value] for value in self.outputs]
+        self.room = len(places_of)
         everything = [*executables, *(product.program for product in products.values())]
         self.compile_ns = sum(executable.compile_ns for executable in everything)
         self.from_cache = all(executable.from_cache for executable in executables)
@@ -126,8 +132,8 @@ class StagedExecutable(Executable):
         self._params = [{v.name for v in stage.graph.params} for stage in stages]
         self.onward = {value for stage in stages for value in stage.takes}
         self.onward |= {product.rows for product in products.values()}
-        places = {executable.place for executable in everything if not isinstance(executable, Nothing)}
-        self._place = places.pop() if len(places) == 1 else None
+        devices = {executable.place for executable in everything if not isinstance(executable, Nothing)}
+        self._place = devices.pop() if len(devices) == 1 else None
 
     @property
     def compile_count(self) -> int:  # type: ignore[override]  # it may grow with that of a stage
@@ -206,17 +212,31 @@ class StagedExecutable(Executable):
 class _Stage:
     """A stage with its executable, and what a run must look at between stages.
 
-    to_host   values that the host reads before the next stage
+    takes, gives, drops   where values lie in the list that a run keeps: in `places_of`, to which those are added that
+                          the stage makes. What is an output of the whole graph (`kept`) is not dropped
+    products              of each product where its result, its rows and its experts lie
+    to_host               values that the host reads before the next stage
     """
 
-    def __init__(self, stage: Stage, executable: Executable, products: Mapping[Node, HeldProduct]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        executable: Executable,
+        products: Mapping[Node, HeldProduct],
+        places_of: dict[Value, int],
+        kept: set[Value],
+    ) -> None:
         self.executable = executable
-        self.products = [(Value(node, 0), products[node]) for node in stage.products]
-        self.takes, self.gives, self.drops = stage.takes, stage.gives, stage.drops
-        self.measures = [(node.op, node.inputs[0], node.source or node.name) for node in stage.measures]
+        self.given = stage.gives
+        for value in (*stage.gives, *(Value(node, 0) for node in stage.products)):
+            places_of.setdefault(value, len(places_of))
+        made = [(Value(node, 0), products[node]) for node in stage.products]
+        self.products = [(places_of[v], places_of[p.rows], places_of[p.experts], p) for v, p in made]
+        drops = [value for value in stage.drops if value not in kept]
+        self.takes, self.gives, self.drops = ([places_of[v] for v in of] for of in (stage.takes, stage.gives, drops))
+        self.measures = [(node.op, places_of[node.inputs[0]], node.source or node.name) for node in stage.measures]
         self.checks = stage.checks
-        numbers = {value for _, value, _ in self.measures}
-        self.to_host = numbers | {product.experts for _, product in self.products}
+        self.to_host = {node.inputs[0] for node in stage.measures} | {product.experts for _, product in made}
         measured = set(stage.graph.given)
         self.sizes = places(sizes(stage.graph.nodes, measured))
         inside = places(sizes(decompose(stage.graph).nodes, measured))
@@ -231,12 +251,12 @@ class _Stage:
         check_sizes(self.sizes, binding, flags.value_bytes() or memory_bytes())
         check_sizes(self.inner, binding, MAX_BYTES)
 
-    def read(self, values: Mapping[Value, Array], binding: Mapping[str, int]) -> dict[str, int]:
+    def read(self, values: Sequence[Any], binding: Mapping[str, int]) -> dict[str, int]:
         """The dims that the stage measured. Raises InputError for one out of bounds."""
         known = dict(binding)
-        for op, value, source in self.measures:
+        for op, place, source in self.measures:
             assert isinstance(op, Measured)  # `cut` lists nothing else
-            number = int(values[value])
+            number = int(values[place])
             op.check(number, known, source)
             known[op.symbol] = number
         return known
@@ -275,24 +295,23 @@ class _StagedBound(Bound):
     def _run(self, where: Sequence[Where], inputs: Sequence[Any], times: list[KernelTime] | None) -> list[Any]:
         """Runs the stages; a second time each for the times of its kernels, if these are asked for."""
         executable = self.executable
-        values: dict[Value, Any] = dict(zip(executable.inputs, inputs))
+        values: list[Any] = [*inputs, *[None] * (executable.room - len(inputs))]
         binding = self.binding
-        outputs = set(executable.outputs)
-        wanted = {value for value, place in zip(executable.outputs, where) if place == "host"}
         for stage, plans in zip(executable.stages, self._plans):
             bound = self._bound(stage, plans, binding)
-            operands = [values[value] for value in stage.takes]
+            operands = [values[place] for place in stage.takes]
             if times is not None:
                 add_times(times, bound.profile(operands))
-            values.update(zip(stage.gives, self._results(stage, bound, operands, wanted)))
-            binding = stage.read(values, binding)
-            for value, product in stage.products:
-                (experts,) = on_host([values[product.experts]])
-                values[value] = product.run(values[product.rows], experts, binding, times)
-            for value in stage.drops:
-                if value not in outputs:
-                    values.pop(value, None)
-        results = [values[value] for value in executable.outputs]
+            for place, result in zip(stage.gives, self._results(stage, bound, operands, where)):
+                values[place] = result
+            if stage.measures:
+                binding = stage.read(values, binding)
+            for at, rows, experts, product in stage.products:
+                (chosen,) = on_host([values[experts]])
+                values[at] = product.run(values[rows], chosen, binding, times)
+            for place in stage.drops:
+                values[place] = None
+        results = [values[place] for place in executable.output_places]
         return [on_host([result])[0] if place == "host" else result for result, place in zip(results, where)]
 
     def _bound(self, stage: _Stage, plans: BindCache, binding: Mapping[str, int]) -> Bound:
@@ -304,11 +323,12 @@ class _StagedBound(Bound):
             plans.put(key, bound)
         return bound
 
-    def _results(self, stage: _Stage, bound: Bound, operands: Sequence[Any], wanted: set[Value]) -> list[Any]:
+    def _results(self, stage: _Stage, bound: Bound, operands: Sequence[Any], where: Sequence[Where]) -> list[Any]:
         """What a stage gives: on the device where that has memory of its own, but for what the host reads, and for
         outputs that only the caller wants."""
         if self.executable.place is None:
             return bound(operands)
+        wanted = {value for value, place in zip(self.executable.outputs, where) if place == "host"}
         ends = wanted - self.executable.onward
-        places: list[Where] = ["host" if v in stage.to_host or v in ends else "device" for v in stage.gives]
+        places: list[Where] = ["host" if v in stage.to_host or v in ends else "device" for v in stage.given]
         return bound.deliver_to(places, operands)

@@ -22,6 +22,7 @@ def install() -> None:
     gc.freeze()
     folding.MISSING.update(
         conv=conv, max_pool=max_pool, avg_pool=avg_pool, scatter=scatter, topk=topk, silu=silu, batch_norm=batch_norm,
+        gelu=gelu,
     )  # fmt: skip
 
 
@@ -48,8 +49,8 @@ def conv(
     sums: Any = 0.0
     for tap, patch in _taps(wide, weight.shape[2:], strides, dilations):
         grouped = patch.reshape(x.shape[0], groups, -1, *patch.shape[2:])
-        sums = sums + np.einsum("ngc...,goc->ngo...", grouped, parts[(..., *tap)])
-    sums = sums.reshape(x.shape[0], weight.shape[0], *sums.shape[3:])
+        product = parts[(..., *tap)] @ grouped.reshape(*grouped.shape[:3], -1)
+        sums = sums + product.reshape(x.shape[0], weight.shape[0], *grouped.shape[3:])
     return sums if bias is None else sums + bias.astype(np.float64).reshape(-1, *([1] * rank))
 
 
@@ -108,3 +109,15 @@ def batch_norm(x: Array, mean: Array, variance: Array, gamma: Any = None, beta: 
     normed = (x - spread(mean)) / np.sqrt(spread(variance) + epsilon)
     normed = normed if gamma is None else normed * spread(gamma)
     return normed if beta is None else normed + spread(beta)
+
+
+def gelu(x: Array, mode: str) -> Array:
+    """coremltools calls a function of Python's for every element."""
+    from scipy import special  # what all tests import goes without
+
+    wide = x.astype(np.float64)
+    if mode == "TANH_APPROXIMATION":
+        return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+    if mode == "SIGMOID_APPROXIMATION":
+        return wide / (1 + np.exp(-1.702 * wide))
+    return np.asarray(wide / 2 * (1 + special.erf(wide / np.sqrt(2))))

@@ -21,7 +21,7 @@ from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
 from rlx.ops.float8 import Float8Matmul
 from rlx.runtime.quantised import quantised
-from support import assert_close, run_on
+from support import assert_close, cubin, run_on
 
 from .emulated_driver import EmulatedDriver
 
@@ -205,7 +205,7 @@ def test_kernels_compile_where_there_are_instructions_and_where_there_are_none(a
         texts |= cpp_module([program_of(graph)], target=NVIDIA.on(architecture)).kernels
     source = "\n".join([prelude(), *texts.values()])
     assert "add_products" in source and "four_f8e4m3" in source
-    assert nvrtc.compile_cubin(source, architecture).startswith(b"\x7fELF")
+    assert cubin(source, architecture).startswith(b"\x7fELF")
 
 
 def quantised_net() -> Graph:
@@ -224,4 +224,4 @@ def test_layouts_compile(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups, layout=layout: layout)
         texts |= cpp_module([program_of(graph)], target=NVIDIA.on("sm_90a")).kernels
     assert len(texts) > 8
-    assert nvrtc.compile_cubin("\n".join([prelude(), *texts.values()]), "sm_90a")
+    assert cubin("\n".join([prelude(), *texts.values()]), "sm_90a")

@@ -26,6 +26,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Program, leaves
 from rlx.kernel.ir.text import text_of
+from support import cubin
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import gated_product, graph_of, inputs_of, normed_product
@@ -286,4 +287,4 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         module = cpp_module([program_of(graph, NVIDIAS.at("f32_fast"))])
         texts |= {name: text for name, text in module.kernels.items() if "mma_f32(" in text}
     assert texts
-    assert nvrtc.compile_cubin("\n".join([module.prelude, *texts.values()]), nvrtc.ARCHITECTURES[number])
+    assert cubin("\n".join([module.prelude, *texts.values()]), nvrtc.ARCHITECTURES[number])

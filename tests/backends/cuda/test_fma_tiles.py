@@ -22,6 +22,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import leaves
+from support import cubin
 
 from .emulated_driver import EmulatedDriver
 from .graphs import compiled
@@ -170,4 +171,4 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         module = cpp_module([program_of(graph)])
         texts |= {name: text for name, text in module.kernels.items() if "rows[i]." in text}
     assert texts
-    assert nvrtc.compile_cubin("\n".join([prelude(), *texts.values()]), nvrtc.ARCHITECTURES[number])
+    assert cubin("\n".join([prelude(), *texts.values()]), nvrtc.ARCHITECTURES[number])

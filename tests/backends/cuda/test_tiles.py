@@ -24,6 +24,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import leaves
+from support import cubin
 
 from .emulated_driver import EmulatedDriver
 from .graphs import compiled
@@ -293,4 +294,4 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         graph.output(graph.input("x", (300, 96), "f16") @ graph.param("w", (96, 100), "f16"))
         texts += [text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
     assert len(texts) == len(layouts)
-    assert nvrtc.compile_cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])
+    assert cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])

@@ -29,7 +29,7 @@ from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import leaves
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
-from support import commit_number
+from support import commit_number, cubin
 
 GROUPS = 6
 EVERY = 2
@@ -52,7 +52,7 @@ def test_kernels_of_op_cases_compile(group: int) -> None:
         programs.append(program)
     assert len(programs) > 100
     architecture = nvrtc.ARCHITECTURES[group % len(nvrtc.ARCHITECTURES)]
-    assert nvrtc.compile_cubin(cpp_module(programs).text, architecture).startswith(b"\x7fELF")
+    assert cubin(cpp_module(programs).text, architecture).startswith(b"\x7fELF")
 
 
 @needs_nvrtc
@@ -62,7 +62,7 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     graph = Graph("everywhere")
     x = graph.input("x", ("n", 64), dtype)
     graph.output(ops.softmax(x @ graph.param("w", (64, 300), dtype), axis=-1), ops.cumsum(x, axis=0))
-    assert nvrtc.compile_cubin(cpp_module([program_of(graph)]).text, architecture)
+    assert cubin(cpp_module([program_of(graph)]).text, architecture)
 
 
 def test_products_are_quads_in_registers() -> None:
@@ -117,13 +117,19 @@ def test_products_without_rows_have_a_layout() -> None:
     assert cpp_module([program_of(graph)]).kernels
 
 
-@needs_nvrtc
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
-def test_kernels_of_many_blocks_compile_everywhere(architecture: str) -> None:
+def test_cases_of_many_blocks_have_every_kind_of_kernel() -> None:
     programs = [program_of(case.graph()) for case in kernel_cases()]
     kinds = {type(kernel.work) for program in programs for kernel in leaves(program.main)}
     assert kinds >= {Contraction, FusedAttention, SplitKvPartial, SplitKvCombine, BitonicSort}
-    assert nvrtc.compile_cubin(cpp_module(programs).text, architecture)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("number", range(len(nvrtc.ARCHITECTURES)))
+def test_kernels_of_many_blocks_compile(number: int) -> None:
+    """Each for one of the architectures, at the next commits for the others."""
+    turn = (number + commit_number()) % len(nvrtc.ARCHITECTURES)
+    programs = [program_of(case.graph()) for case in list(kernel_cases())[turn :: len(nvrtc.ARCHITECTURES)]]
+    assert cubin(cpp_module(programs).text, nvrtc.ARCHITECTURES[number])
 
 
 def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
@@ -243,7 +249,7 @@ def test_literals_have_the_type_of_their_element() -> None:
         x = graph.input(dtype, (3,), dtype)
         for number in (ends.min, ends.max):
             graph.output(ops.minimum(ops.maximum(x, graph.constant(np.array(number, ends.dtype))), x + x))
-    assert nvrtc.compile_cubin(cpp_module([program_of(graph)]).text, "sm_90a")
+    assert cubin(cpp_module([program_of(graph)]).text, "sm_90a")
 
 
 def test_literals_keep_their_bits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -29,9 +30,14 @@ def exporters_for(device: str) -> tuple[str, ...]:
     return EXPORTERS if device in ("cpu", "reference") else (EXPORTERS[turn],)
 
 
+@lru_cache(maxsize=len(EXPORTERS))
+def session_of(path: Path) -> Any:
+    """onnxruntime's, which takes longer to begin than to run."""
+    return pytest.importorskip("onnxruntime").InferenceSession(str(path))
+
+
 def answers_of_onnxruntime(path: Path, inputs: dict[str, Any]) -> list[Any]:
-    runtime = pytest.importorskip("onnxruntime")
-    outputs: list[Any] = runtime.InferenceSession(str(path)).run(None, inputs)
+    outputs: list[Any] = session_of(path).run(None, inputs)
     return outputs
 
 

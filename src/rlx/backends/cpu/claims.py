@@ -10,6 +10,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.kernel.passes.twiddles import gains
 from rlx.ops.control import Control
 from rlx.ops.fourier import Fft, Irfft, Rfft
+from rlx.ops.nms import SuppressOverlaps
 from rlx.ops.packed import PackedMatmul
 from rlx.ops.transformer import Attention
 
@@ -61,6 +62,8 @@ def claim(node: Node) -> str | None:
             return transform(node)
         case PackedMatmul():
             return packed_matmul(node)
+        case SuppressOverlaps():
+            return "" if node.inputs[0].dtype is dtypes.f32 else f"{node.inputs[0].dtype}: the kernel is for f32"
     return None
 
 

@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, repeat, transpose, windows, winograd
+from rlx.codegen.simd import (
+    attention,
+    chains,
+    fourier,
+    gemm,
+    irregular,
+    loops,
+    repeat,
+    suppression,
+    top_k,
+    transpose,
+    windows,
+    winograd,
+)
 from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
@@ -38,6 +51,12 @@ UNPACKED_ROWS = 2
 """What it takes to unpack weights of few bits, in rows that are multiplied with them."""
 NEAR = 0.4
 """Of an element anywhere in memory, one near the last: it is in the nearest cache."""
+SORTED_LEVELS = 3.0
+"""What it takes to sort many elements by the bytes of their keys, in levels of merging."""
+COMPARISON = Counts(plain=18, slow=1, contiguous=5)
+"""Instructions that compare a box with a vector of others."""
+CHOSEN = 64
+"""Of so many boxes one has a score above the threshold, roughly."""
 Amounts = dict[str, float]
 """Amounts of work by the name of their rate."""
 
@@ -408,7 +427,8 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
             # in a long row most elements are no better than the k best so far, and passed by in vectors
             room = max(min(length, max(2 * k, scheduled.schedule.static_tile("cache", "elements"))), 1)
             merges = room * (1 + math.log(max(length, 1) / room))
-            steps = merges * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
+            levels = SORTED_LEVELS if room >= top_k.MANY else math.log2(max(min(k, length), 2))
+            steps = merges * max(levels, 1.0) + (length / isa.lanes if room < length else 0)
             costs.add("ranked", outer * steps)
             return outer * length
         case Scatter():
@@ -453,6 +473,21 @@ def _fourier(costs: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, b
     return rows * work.length
 
 
+def _suppression(costs: KernelWork, scheduled: suppression.ScheduledSuppression, isa: Isa, binding: Binding) -> int:
+    """Candidates are put in order, and compared with half of what is kept: data tell how many there are."""
+    work = scheduled.work
+    lists, length, limit = math.prod(extents(work.outer, binding)), *extents((work.length, work.limit), binding)
+    candidates = length if work.counts is None else length / CHOSEN
+    if work.counts is not None:
+        _instructions(costs, count(work.counts, len(work.outer))[0], lists * length / isa.lanes, isa)
+    costs.add("ranked", lists * candidates * SORTED_LEVELS)
+    kept = min(limit, candidates)
+    vectors = lists * candidates * max(kept / isa.lanes / 2, 1.0)
+    _instructions(costs, COMPARISON, vectors, isa)
+    costs.add("stored", lists * limit / isa.lanes)
+    return int(lists * length)
+
+
 AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], int]]] = {
     gemm.ScheduledMatmul: ("product", _gemm),
     winograd.ScheduledWinograd: ("convolution", _winograd),
@@ -462,5 +497,6 @@ AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], in
     loops.ScheduledLoops: ("elementwise", _nest),
     fourier.ScheduledFourier: ("transform", _fourier),
     irregular.ScheduledIrregular: ("order", _irregular),
+    suppression.ScheduledSuppression: ("order", _suppression),
 }
 """The kind of each scheduled kernel, and what it does at known dims; the numbers of points come back."""

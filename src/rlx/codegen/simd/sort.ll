@@ -1,6 +1,6 @@
 ; Sorts n elements of a in ascending order; b is room for as many. @W@ is an integer type, @B@ its size in bytes.
 ; Runs of 16 by insertion, then merges from a to b and back; the merge has no branch that data decide.
-define internal void @rlx_sort_@W@(ptr noalias %a, ptr noalias %b, i64 %n) #0 {
+define internal void @rlx_merge_sort_@W@(ptr noalias %a, ptr noalias %b, i64 %n) #0 {
 entry:
   %some = icmp sgt i64 %n, 1
   br i1 %some, label %run, label %done

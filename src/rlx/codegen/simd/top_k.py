@@ -24,6 +24,8 @@ from rlx.kernel.ir.order_keys import order_key
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
+MANY = 160
+"""Elements that are sorted by the bytes of their keys; fewer are merged (`radix.ll`)."""
 LEAST_ROOM = 64
 """Elements that the buffer holds at least, unless a schedule set by hand says otherwise."""
 
@@ -53,6 +55,23 @@ def _sort_text(kind: str, size: int) -> str:
     return text.replace("@W@", kind).replace("@B@", str(size))
 
 
+@cache
+def _radix_text() -> str:
+    return (files("rlx.codegen.simd") / "radix.ll").read_text().replace("@MANY@", str(MANY))
+
+
+def add_sort(module: Module, kind: str, size: int) -> str:
+    """The name of a function that puts integers of so many bytes, keys above positions, in order; positions of equal
+    keys must be in order already."""
+    merge, name = f"rlx_merge_sort_{kind}", "rlx_sort_i64" if kind == "i64" else f"rlx_merge_sort_{kind}"
+    if not module.has(merge):
+        module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        module.add(merge, _sort_text(kind, size))
+        if name != merge:
+            module.add(name, _radix_text())
+    return name
+
+
 class TopKWriter:
     """One row at a time: fill the buffer, sort it, write values and positions."""
 
@@ -65,10 +84,7 @@ class TopKWriter:
         self.axis = len(work.outer)
         self.kind, self.size = ("i128", 16) if _is_wide(work) else ("i64", 8)
         self.greatest = (1 << (8 * self.size - 1)) - 1
-        sort = f"rlx_sort_{self.kind}"
-        if not module.has(sort):
-            module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-            module.add(sort, _sort_text(self.kind, self.size))
+        self.sort = add_sort(module, self.kind, self.size)
         self.room = f.dim(room)
         self.spare = f.offset("%scratch", self.kind, f.add(self.room, "1"))
         self.count = f.at_entry("alloca i64")
@@ -152,7 +168,7 @@ class TopKWriter:
         f.emit(f"store {self.kind} {worst}, ptr {self.threshold}, align 16")
 
     def _sort(self, count: str) -> None:
-        self.f.emit(f"call void @rlx_sort_{self.kind}(ptr %scratch, ptr {self.spare}, i64 {count})")
+        self.f.emit(f"call void @{self.sort}(ptr %scratch, ptr {self.spare}, i64 {count})")
 
     def _give(self, rank: str) -> list[str]:
         """Writes the element of a rank, read anew, and its position."""

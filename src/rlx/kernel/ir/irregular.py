@@ -1,4 +1,5 @@
-"""Irregular work that no loop nest says: scatters, prefix scans, top-k, sorting networks, whole Fourier transforms.
+"""Irregular work that no loop nest says: scatters, prefix scans, top-k, sorting networks, whole Fourier transforms,
+suppression of boxes.
 
 Like a `LoopNest`, each has parallel `outer` axes (numbers 0 …) and reads through the leaves of `kernel.ir.index`; what
 follows along its own axes goes in order. A code generator may lack any of them: `kernel.lower.untaken` is told which it
@@ -11,6 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Self
 
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
@@ -173,5 +175,53 @@ class BitonicSort(Renderable):
         return (Place(0, Linear(), ()), Place(1, Linear(), ()))
 
 
+@dataclass(frozen=True)
+class Suppression(Renderable):
+    """For every outer position, the boxes of a row of `length` (axis len(outer)) by their score, the greatest first (of
+    equals the lower position; NaN is greater than all), without those that one before them covers.
+
+    counts       whether a box takes part; all do where it is None
+    sides        least y and x, greatest y and x of a box
+    most         how many are kept, i64; no more than `limit`
+    overlap      a box is covered where the intersection with one that is kept over their union is greater
+    picked       slot and offset (axis len(outer) counts to `limit` there) of the boxes kept, i32, -1 behind the last
+    kept         slot and offset of how many they are, i64
+    """
+
+    outer: Shape
+    length: Dim
+    limit: Dim
+    score: Expr
+    counts: Expr | None
+    sides: tuple[Expr, ...]
+    most: Expr
+    overlap: Expr
+    picked: tuple[int, Linear]
+    kept: tuple[int, Linear]
+
+    def extents(self) -> Shape:
+        return (*self.outer, self.length)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return (self.score, *([] if self.counts is None else [self.counts]), *self.sides, self.most, self.overlap)
+
+    def writes(self) -> tuple[Place, ...]:
+        picked = Place(*self.picked, (*self.outer, self.limit), dtypes.i32)
+        return (picked, Place(*self.kept, self.outer, dtypes.i64))
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(
+            self,
+            score=change(self.score),
+            counts=None if self.counts is None else change(self.counts),
+            sides=tuple(map(change, self.sides)),
+            most=change(self.most),
+            overlap=change(self.overlap),
+        )
+
+    def depends_on_run(self) -> bool:
+        return super().depends_on_run() or not isinstance(self.limit, int)
+
+
 OrderedWork = Scatter | PrefixScan | TopKSelection
-IrregularWork = OrderedWork | FourierTransform
+IrregularWork = OrderedWork | FourierTransform | Suppression

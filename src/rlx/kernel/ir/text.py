@@ -22,7 +22,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Branch, Loop, LoopGroup
 from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.index import Linear, offset_of
-from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, Suppression, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import WinogradConvolution
@@ -269,6 +269,18 @@ def _(work: FourierTransform, writer: _Writer) -> list[str]:
     parts = ", ".join(writer.value(body) for body in work.bodies())
     kind = f"inverse {work.kind}" if work.inverse else work.kind
     return _nested(work.outer, [f"{targets} = {kind} transform of {work.length}: {parts}"])
+
+
+@describe.register
+def _(work: Suppression, writer: _Writer) -> list[str]:
+    targets = ", ".join(_places(work.writes(), writer))
+    lines = [line for body in work.bodies() for line in writer.statements(body)]
+    where = "" if work.counts is None else f" where {writer.value(work.counts)}"
+    sides = ", ".join(map(writer.value, work.sides))
+    most = f"{writer.value(work.most)} and {work.limit}"
+    by = f"by {writer.value(work.score)} over a{len(work.outer)} in {work.length}{where}"
+    lines.append(f"{targets} = {most} boxes at most of ({sides}) {by}, overlap {writer.value(work.overlap)}")
+    return _nested(work.outer, lines)
 
 
 @describe.register

@@ -1,4 +1,4 @@
-"""Scatters, prefix scans, top-k and Fourier transforms: operands become expressions, results stores."""
+"""Scatters, prefix scans, top-k, Fourier transforms and suppression: operands become expressions, results stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.ir.expr import Expr
 from rlx.ir.graph import Node, Value
 from rlx.kernel.ir.axes import collapse
 from rlx.kernel.ir.index import Linear, axis, dim_value
-from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, Suppression, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, RowBuffer, Store
 from rlx.kernel.lower.context import LoweringContext
 from rlx.kernel.lower.group import Group
@@ -21,6 +21,7 @@ from rlx.kernel.lower.table import demands, lowers
 from rlx.ops.cumulative import Cumulative
 from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.index import ScatterElements, ScatterNd
+from rlx.ops.nms import SuppressOverlaps
 from rlx.ops.ordering import TopK
 
 # scatters
@@ -197,4 +198,37 @@ def lower_transform(context: LoweringContext, group: Group) -> None:
     work = FourierTransform(
         joined.outer, length, kind, inverse, parts[0], parts[1] if len(parts) > 1 else None, tuple(results)
     )
+    context.add(kernel, op.name, work, [group.anchor])
+
+
+@demands(SuppressOverlaps)
+def operands_of_suppression(node: Node, memory: Materialised) -> None:
+    """Boxes are read for every class, and scores along a row."""
+    memory.add(node.inputs[0])
+    memory.add_along(node.inputs[1], 2)
+
+
+@lowers(SuppressOverlaps, irregular=True)
+def lower_suppression(context: LoweringContext, group: Group) -> None:
+    op = group.anchor.op
+    assert isinstance(op, SuppressOverlaps)
+    boxes, scores, most, overlap, *threshold = group.anchor.inputs
+    buffers = [context.result(value) for value in group.anchor.outputs]
+    kernel = context.kernel(*buffers)
+    emitter = kernel.emitter()
+    here = (axis(0), axis(1), axis(2))
+    score = emitter.emit(scores, here)
+    a, b, c, d = (emitter.emit(boxes, (axis(0), axis(2), ex.const(i, dtypes.i64))) for i in range(4))
+    if op.centered:
+        sides = (b - d / 2, a - c / 2, b + d / 2, a + c / 2)
+    else:
+        sides = (ex.apply("min", a, c), ex.apply("min", b, d), ex.apply("max", a, c), ex.apply("max", b, d))
+    picked, kept = (
+        (slot, context.offset(value, here[: value.rank])) for slot, value in enumerate(group.anchor.outputs)
+    )
+    work = Suppression(
+        scores.shape[:2], scores.shape[2], op.limit, score,
+        ex.apply("lt", emitter.emit(threshold[0], ()), score) if threshold else None,
+        sides, ex.cast(emitter.emit(most, ()), dtypes.i64), emitter.emit(overlap, ()), picked, kept,
+    )  # fmt: skip
     context.add(kernel, op.name, work, [group.anchor])
