@@ -47,10 +47,11 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 @dataclass(frozen=True)
 class Lowered:
-    """A case and its kernels."""
+    """A case and its kernels, which `teams` of lanes with matrix units may run."""
 
     case: Case | KernelCase
     program: Program
+    teams: bool = False
 
     @property
     def binding(self) -> Mapping[str, int]:
@@ -59,7 +60,9 @@ class Lowered:
 
     @property
     def tolerance(self) -> Tolerance:
-        return self.case.tolerance if isinstance(self.case, KernelCase) else self.case.op.tolerance
+        if not isinstance(self.case, KernelCase):
+            return self.case.op.tolerance
+        return self.case.on_matrix_units if self.teams else self.case.tolerance
 
 
 def lowered(cases: Sequence[Case | KernelCase], maker: Maker = NVIDIAS) -> Iterator[Lowered | str]:
@@ -68,7 +71,7 @@ def lowered(cases: Sequence[Case | KernelCase], maker: Maker = NVIDIAS) -> Itera
         try:
             program = program_of(case.graph(), maker)
             cpp_module([program], target=maker.target)
-            yield Lowered(case, program)
+            yield Lowered(case, program, maker.target.teams)
         except RlxError as error:
             yield str(error)
 

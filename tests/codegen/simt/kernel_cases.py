@@ -27,6 +27,14 @@ class KernelCase:
     binding: Mapping[str, int]
     tolerance: Tolerance
 
+    @property
+    def on_matrix_units(self) -> Tolerance:
+        """The same where powers of attention are rounded to the dtype of 16-bit operands, each by half a step at 1."""
+        steps = {"f16": 2.0**-11, "bf16": 2.0**-8}.get(self.made.inputs[0].dtype.name)
+        if steps is None or not self.made.name.startswith("attention"):
+            return self.tolerance
+        return Tolerance(steps / np.finfo(np.float32).eps, scale=1)
+
     def __str__(self) -> str:
         return " ".join([self.made.name, *(f"{name}={size}" for name, size in self.binding.items())])
 
