@@ -53,7 +53,6 @@ CASES = (
 
 def model_of(case: Case) -> bytes:
     """An ONNX file of one product, with zero points of 0."""
-    import onnx
     from onnx import TensorProto, helper
 
     kinds = [{"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}[name] for name in case.dtypes]

@@ -154,7 +154,8 @@ def test_open_sizes_of_two_values_of_a_run(kinds: tuple[str, str], device: str) 
         a, b = whole(kinds[0], 3, m, k, seed=seed), whole(kinds[1], 3, k, n, seed=seed + 1)
         low, high = (int(np.iinfo(a.dtype).min), int(np.iinfo(b.dtype).max))
         feeds = {
-            "x": a, "y": b, "z": b.swapaxes(1, 2).copy(), "x_zero": scalar(kinds[0], low), "y_zero": scalar(kinds[1], high)
+            "x": a, "y": b, "z": b.swapaxes(1, 2).copy(),
+            "x_zero": scalar(kinds[0], low), "y_zero": scalar(kinds[1], high),
         }  # fmt: skip
         results = run_on(device, g, feeds)
         for name in ("along", "across"):
@@ -190,3 +191,16 @@ def test_two_values_of_a_run_take_the_core_for_bytes() -> None:
         scheduled = schedule_of(kernel, level)
         assert isinstance(scheduled, gemm.ScheduledMatmul) == packs
         assert not packs or scheduled.form is BYTES
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("kinds", BYTE_KINDS, ids="-".join)
+def test_products_that_are_written_in_i32(kinds: tuple[str, str], device: str) -> None:
+    g = Graph()
+    x, y = g.input("x", (2, 6, 37), kinds[0]), g.input("y", (2, 21, 37), kinds[1])
+    g.output(x.cast("i32") @ y.cast("i32").transpose(0, 2, 1), name="y")
+    program, _ = build.program_of(g, isa.widest(), Options())
+    (kernel,) = [k for k in program.main if isinstance(k.work, Contraction)]
+    assert gemm.form_of(kernel.work, isa.widest()) is BYTES
+    a, b = whole(kinds[0], *x.shape), whole(kinds[1], *y.shape, seed=1)
+    np.testing.assert_array_equal(run_on(device, g, {"x": a, "y": b})["y"], exact(a, b.swapaxes(1, 2)))

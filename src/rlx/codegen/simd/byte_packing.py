@@ -1,7 +1,7 @@
 """Packs panels of bytes that are known only at run time: [⌈k / 4⌉][columns][4], as the core for bytes reads them.
 
-Where columns are neighbours in memory, vectors of four rows are interleaved. Where a column's elements are, four of them
-are a word, and squares of words are transposed in registers. What neither covers is put together word by word.
+Where columns are neighbours in memory, vectors of four rows are interleaved. Where a column's elements are, four of
+them are a word, and squares of words are transposed in registers. What neither covers is put together word by word.
 """
 
 from __future__ import annotations

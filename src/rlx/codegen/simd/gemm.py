@@ -122,8 +122,8 @@ def form_of(work: Contraction, isa: Isa) -> Form | None:
 
 
 def takes(work: Contraction, isa: Isa) -> bool:
-    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32, f64 and bytes
-    alone are packed while running, bytes only for rows enough."""
+    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32, f64 and
+    bytes alone are packed while running, bytes only for rows enough."""
     form = form_of(work, isa)
     if form is None or work.packed:
         return form is not None

@@ -78,8 +78,9 @@ def core(
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf, i1 late), strides in elements;
     `ahead` is memory to prefetch. Unless `from` is null, the sums begin with the tile there, which may be the one at c;
     or it is added to them in the end, if `late`, and rounded once (sums that begin with a large number are rounded at
-    every step). k is a multiple of the form's group but for `tail` elements (OPEN_REST for what k says). Those that are `alike` add up in one
-    order, however many rows they have. A panel may be wider, `of` so many vectors, of which the first are multiplied.
+    every step). k is a multiple of the form's group but for `tail` elements (OPEN_REST for what k says). Those that are
+    `alike` add up in one order, however many rows they have. A panel may be wider, `of` so many vectors, of which the
+    first are multiplied.
     """
     sets = 1 if alike else sets_of(module.target, rows, vectors, form)
     apart = sets != sets_of(module.target, rows, vectors, form)
