@@ -15,6 +15,7 @@ from rlx.backends.cpu import build, isa, jit
 from rlx.codegen.simd import gemm
 from rlx.codegen.simd.microkernels import BYTES
 from rlx.codegen.simd.module import generate, schedule_of
+from rlx.codegen.simd.transpose import ScheduledTranspose
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
@@ -204,3 +205,36 @@ def test_products_that_are_written_in_i32(kinds: tuple[str, str], device: str) -
     assert gemm.form_of(kernel.work, isa.widest()) is BYTES
     a, b = whole(kinds[0], *x.shape), whole(kinds[1], *y.shape, seed=1)
     np.testing.assert_array_equal(run_on(device, g, {"x": a, "y": b})["y"], exact(a, b.swapaxes(1, 2)))
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_transposed_bytes(kind: str, device: str) -> None:
+    """Squares of them, what squares leave, few rows and columns, and sizes that a run knows."""
+    orders = {
+        (70, 37): (1, 0), (2, 33, 64): (0, 2, 1), (1, 9, 11, 3): (0, 3, 1, 2), (1, 3, 20, 17): (0, 2, 3, 1),
+        (12, 100): (1, 0), (100, 12): (1, 0), (5, 1): (1, 0), (2, 19, 7, 40): (3, 0, 1, 2),
+    }  # fmt: skip
+    g = Graph()
+    feeds, expected = {}, {}
+    for i, (shape, order) in enumerate(orders.items()):
+        x = g.input(f"x{i}", tuple(f"d{i}_{j}" for j in range(len(shape))) if i % 2 else shape, kind)
+        feeds[x.name] = whole(kind, *shape, seed=i)
+        moved = feeds[x.name].transpose(order)
+        g.output(x.transpose(*order), name=f"y{i}")
+        g.output(x.transpose(*order).cast("f32") * 0.5, name=f"z{i}")
+        expected |= {f"y{i}": moved, f"z{i}": moved.astype(np.float32) * np.float32(0.5)}
+    results = run_on(device, g, feeds)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(results[name], array, err_msg=name)
+
+
+def test_squares_of_bytes_are_turned_in_registers() -> None:
+    """But where there are fewer rows than a square has."""
+    for shape, turns in (((64, 40), True), ((64, 3), False), ((3, 64), True)):
+        g = Graph()
+        g.output(g.input("x", shape, "u8").transpose(1, 0))
+        level = isa.forced("avx2")
+        program, _ = build.program_of(g, level, Options())
+        (kernel,) = program.main
+        assert isinstance(schedule_of(kernel, level), ScheduledTranspose) == turns, shape
