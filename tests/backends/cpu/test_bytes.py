@@ -8,6 +8,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlx import ops
 from rlx.backends.base import Options
@@ -238,3 +240,37 @@ def test_squares_of_bytes_are_turned_in_registers() -> None:
         program, _ = build.program_of(g, level, Options())
         (kernel,) = program.main
         assert isinstance(schedule_of(kernel, level), ScheduledTranspose) == turns, shape
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(1, 40), st.integers(1, 70), st.integers(1, 70)),
+    batches=st.sampled_from([((), ()), ((3,), (3,)), ((2, 3), (3,)), ((3,), (1,)), ((), (2,))]),
+    kinds=st.sampled_from(BYTE_KINDS),
+    lasts=st.tuples(st.integers(-3, -1), st.integers(-3, -1)),
+    device=st.sampled_from(KINDS),
+    seed=st.integers(0, 999),
+)
+def test_any_two_values_of_a_run(
+    sizes: tuple[int, int, int], batches: tuple[tuple[int, ...], tuple[int, ...]], kinds: tuple[str, str],
+    lasts: tuple[int, int], device: str, seed: int,
+) -> None:  # fmt: skip
+    """Any sizes, batches that broadcast, and any axis of either side along memory: also one of the batch."""
+    m, k, n = sizes
+    g, feeds, sides, arrays = Graph(), {}, [], []
+    for name, kind, shape, last in zip("xy", kinds, ((*batches[0], m, k), (*batches[1], k, n)), lasts):
+        rank = len(shape)
+        near = max(last, -rank) % rank
+        order = [axis for axis in range(rank) if axis != near] + [near]
+        array = whole(kind, *shape, seed=seed + len(arrays))
+        lies = g.input(name, tuple(shape[axis] for axis in order), kind)
+        feeds[name] = array.transpose(order).copy()
+        sides.append(lies.transpose(*(order.index(axis) for axis in range(rank))))
+        arrays.append(array)
+    random = np.random.default_rng(seed)
+    zeros = [whole(kind, *shape, seed=seed + 7) for kind, shape in zip(kinds, ((m, 1), (n,)))]
+    if random.integers(2):
+        zeros = [np.zeros_like(zero) for zero in zeros]
+    g.output(ops.integer_matmul(*sides, *(g.constant(zero) for zero in zeros)), name="y")
+    expected = np.matmul(*(array.astype(np.int32) - zero for array, zero in zip(arrays, zeros)))
+    np.testing.assert_array_equal(run_on(device, g, feeds)["y"], expected)
