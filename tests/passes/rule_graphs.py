@@ -243,6 +243,13 @@ GRAPHS.update({
 })  # fmt: skip
 
 
+@shows("raise-integers/matmul")
+def _widened_bytes(g: Graph) -> Value:
+    x, y = g.input("x", (2, 3, 4), "u8"), g.input("y", (2, 5, 4), "u8")
+    product: Value = x.cast("i32") @ y.cast("i32").transpose(0, 2, 1)
+    return product
+
+
 # joins
 
 GRAPHS.update({

@@ -24,6 +24,7 @@ from rlx.ir.op import Tolerance
 from rlx.ir.verify import verify
 from rlx.ops.packed import PackedMatmul
 from rlx.ops.transcendental import Exp
+from rlx.passes import raise_integers
 from rlx.passes.driver import Pass, Report, Rules
 from rlx.passes.hoist import Hoist
 from rlx.passes.narrow_activations import NarrowActivations
@@ -115,6 +116,8 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
         "narrow-activations": [NarrowActivations()], "narrow-rows": [NarrowRows()],
     }  # fmt: skip
     passes = [packed.weights, *passes, packed.normal] if mlx else [*passes, *more.get(of, [])]
+    if of == "raise-integers":  # before constants fold
+        passes = [raise_integers.rules, *passes]
     if of == "quantise":  # before all others, as it changes what is meant
         passes = [Quantise({node.name: Range(-4.0, 4.0) for node in products(graph)}), *passes]
     return optimise(graph, passes, disable={off} if off else ())

@@ -19,7 +19,17 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ops.contraction import Einsum
 from rlx.ops.packed import PackedMatmul
-from rlx.passes import canonical, joins, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
+from rlx.passes import (
+    canonical,
+    joins,
+    masks,
+    raise_activation,
+    raise_attention,
+    raise_integers,
+    raise_norm,
+    raise_quantised,
+    simplify,
+)
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
@@ -107,7 +117,10 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None, narrows: 
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    others = (MergePacked(), NarrowActivations(), NarrowNorms(), NarrowRows(), TransposeWeights(), Hoist(), Quantise())
+    others = (
+        MergePacked(), NarrowActivations(), NarrowNorms(), NarrowRows(), TransposeWeights(), Hoist(), Quantise(),
+        raise_integers.rules,
+    )  # fmt: skip
     return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 

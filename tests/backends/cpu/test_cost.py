@@ -277,6 +277,25 @@ def test_an_estimate_tells_memory_and_goes_on_at_any_size() -> None:
     assert small.weight_bytes == 256 and small.fits and small.total_ns(1) > small.total_ns(1000)
 
 
+def test_bytes_that_a_run_packs_have_a_price() -> None:
+    """In either order, some of the product's; a weight is packed before."""
+
+    def price(turned: bool, k: int = 256, weight: bool = False) -> float:
+        graph = Graph("bytes")
+        make = graph.param if weight else graph.input
+        x, y = graph.input("x", (256, k), "u8"), make("y", (256, k) if turned else (k, 256), "i8")
+        right = y.transpose(1, 0) if turned else y
+        graph.output(rlx.integer_matmul(x, right, graph.constant(np.uint8(0)), graph.constant(np.int8(0))))
+        (work,) = works(graph)
+        assert work.kind == "product"
+        return rates.compute_ns(work, USUAL)
+
+    packed = price(turned=False, weight=True)
+    for turned in (False, True):
+        assert packed < price(turned) < 1.5 * packed
+    assert price(turned=True, k=255) > price(turned=True)  # the last words byte by byte
+
+
 def test_every_way_of_running_a_kernel_has_a_price() -> None:
     names = [module.name for module in pkgutil.iter_modules(simd.__path__)]
     modules = [importlib.import_module(f"rlx.codegen.simd.{name}") for name in names]

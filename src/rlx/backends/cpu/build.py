@@ -245,12 +245,13 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
+    from rlx.passes import raise_integers
     from rlx.passes.merge_dots import MergePacked
     from rlx.passes.pipeline import canonicalise, layout, legalise, optimise, raise_composites
 
     disable = options.disable | frozenset(flags.disable())
     claimed = options.dispatch.claims(claims.claim)
-    composites = [*canonicalise(claimed), *raise_composites(), MergePacked()]
+    composites = [raise_integers.rules, *canonicalise(claimed), *raise_composites(), MergePacked()]
     ready = [*composites, *legalise(claimed, options.policy()), *layout()]
     optimised, report = optimise(graph, ready, disable)
     if clock is not None:

@@ -29,7 +29,7 @@ from rlx.codegen.simd import (
 from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.microkernels import FLOATS
+from rlx.codegen.simd.microkernels import BYTES, FLOATS
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
@@ -143,11 +143,28 @@ def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding:
     _stream(
         costs, "panel", panel_bytes * panels * readers, panel_bytes if m > scheduled.rows else panel_bytes * panels, isa
     )
-    if not work.packed:
+    if not work.packed and form is BYTES:
+        _packed_bytes(costs, scheduled, batch * blocks * panels, depth, isa)
+    elif not work.packed:
         costs.add("packed", batch * blocks * panels * depth * width)
     beside = scheduled.vectors if isinstance(work.n, int) and n % isa.lanes == 0 else 1
     _stores(costs, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa, beside)
     return batch * max(m * n, m * k * taps, n * k * taps)
+
+
+def _packed_bytes(costs: KernelWork, scheduled: gemm.ScheduledMatmul, panels: int, depth: int, isa: Isa) -> None:
+    """Panels of bytes that a run packs: interleaved rows, transposed squares of words, or words byte by byte."""
+    work, group = scheduled.work, scheduled.form.group
+    steps = [work.b.coefficient(axis) for axis in (work.k_axis, work.n_axis)]
+    vectors = panels * scheduled.vectors
+    if steps[1] == 1:
+        each = Counts(plain=3 * group - 2, contiguous=group, stored=1)
+        _instructions(costs, each, vectors * -(-depth // group), isa)
+        return
+    words, singles = (depth // group, 1 if depth % group else 0) if steps[0] == 1 else (0, -(-depth // group))
+    squares = -(-words // isa.lanes)
+    costs.add("turned", vectors * squares * isa.lanes)
+    costs.add("strided", group * vectors * isa.lanes * singles)
 
 
 def _core(height: int, vectors: int, isa: Isa) -> str:

@@ -15,12 +15,14 @@ from functools import partial
 from rlx.codegen.simd import block_cores, division
 from rlx.codegen.simd.block_cores import BlockForm, Panel, call_block_core, call_unpack
 from rlx.codegen.simd.body import Body, lane_mask
+from rlx.codegen.simd.byte_packing import pack_byte_panel
 from rlx.codegen.simd.function import Callee, Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.microkernels import (
     BYTES,
     FLOATS,
     OF_DTYPE,
+    OPEN_REST,
     BlockOperands,
     Form,
     call_core,
@@ -48,6 +50,10 @@ NEAR_BYTES = 1 << 16
 """Of a right side whose panels are all read again for every block of rows."""
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
+PACKED_BYTE_BLOCK = 256
+"""The same where each block packs its panels of bytes anew: rows of bytes are short, and packing is a tenth of 128."""
+FEW_BYTE_ROWS = 2
+"""Fewer rows of bytes are multiplied where the right side lies: packing it takes longer."""
 STREAMED_ROWS = 2
 """As many rows take as long as one, which waits for the panels to come out of L2."""
 _WASTE = {1: 1.3, 2: 1.08}
@@ -116,10 +122,13 @@ def form_of(work: Contraction, isa: Isa) -> Form | None:
 
 
 def takes(work: Contraction, isa: Isa) -> bool:
-    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32 and f64 alone
-    are packed while running."""
+    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32, f64 and
+    bytes alone are packed while running, bytes only for rows enough."""
     form = form_of(work, isa)
-    return form is not None and (work.packed > 0 or (form.moves and not work.taps and not work.b.others))
+    if form is None or work.packed:
+        return form is not None
+    few = form is BYTES and isinstance(work.m, int) and work.m < FEW_BYTE_ROWS
+    return form.moves and not few and not work.taps and not work.b.others
 
 
 def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
@@ -153,14 +162,16 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
     panels = dims.ceildiv(work.n, width)
     blocks = dims.ceildiv(work.m, row_block)
     tile = tiles.static_tile("register", "m") * width * form.dtype.itemsize
+    # squares of words of bytes are written whole
+    deep = dims.add(dims.ceildiv(work.k, form.group), isa.lanes - 1) if form is BYTES else work.k
     scratch: Dim = (
-        tile if work.packed and work.blocks is None else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+        tile if work.packed and work.blocks is None else dims.add(tile, dims.mul(deep, width * form.dtype.itemsize))
     )
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.maximum(dims.minimum(work.m, row_block), STREAMED_ROWS), per_row)
     depth, taps = _outer(work, form)
-    tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
+    tail = depth % form.group if isinstance(depth, int) else OPEN_REST if form is BYTES else 0
     positions = dims.product((*work.batch, blocks, panels))
     return ScheduledMatmul(work, form, tiles, depth, tail, taps, positions, weight, scratch)
 
@@ -171,7 +182,7 @@ def _tiles(work: Contraction, form: Form, isa: Isa) -> Schedule:
     vectors = work.packed // isa.lanes or panel_vectors(work.n, isa, form.dtype.itemsize, widest)
     chosen = Schedule(
         tiles=(
-            Tile("cache", "m", ROW_BLOCK),
+            Tile("cache", "m", PACKED_BYTE_BLOCK if form is BYTES and not work.packed else ROW_BLOCK),
             Tile("register", "m", isa.byte_rows if form is BYTES else isa.block_rows(vectors)),
             Tile("register", "n", vectors * isa.lanes),
         ),
@@ -293,9 +304,10 @@ class _GemmWriter:
             step = f.value(f"select i1 {self.back}, i64 {f.sub('0', size)}, i64 {size}") if self.back else size
             return here, f.offset(here, self.form.element, step)
         target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))
-        remaining = f.sub(f.dim(work.n), column)
-        source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
-        pack_panel(self.body, (work.k_axis, work.n_axis), self.scheduled.vectors, (f.dim(work.k), remaining), source)
+        remaining, bytes_ = f.sub(f.dim(work.n), column), self.form is BYTES
+        source = Source(work.b_slot, work.b, column, target, self.ragged, work.b_dtype if bytes_ else self.form.dtype)
+        pack = pack_byte_panel if bytes_ else pack_panel
+        pack(self.body, (work.k_axis, work.n_axis), self.scheduled.vectors, (f.dim(work.k), remaining), source)
         return target, target
 
     def _padded(self, depth: Dim) -> Dim:

@@ -22,6 +22,8 @@ UNROLL = 4
 PREFETCH_LINES = 4
 """Cache lines of the next panel fetched into L2 per unrolled step."""
 LINE_BYTES = 64
+OPEN_REST = -1
+"""In place of how many elements of k lie beyond its groups of four, where only a run knows."""
 MOST_SUMS = 24
 """Vectors of sums in several sets."""
 
@@ -57,8 +59,8 @@ class Form:
 
     @property
     def moves(self) -> bool:
-        """Whether a panel can be packed while running: its elements are what is multiplied."""
-        return self.of is self.dtype
+        """Whether a panel can be packed while running: its elements are what is multiplied, or bytes."""
+        return self.of is self.dtype or self.dtype is dtypes.i32
 
 
 FLOATS = Form("gemm", dtypes.f32, dtypes.f32)
@@ -76,13 +78,15 @@ def core(
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, ptr from, i64 ldf, i1 late), strides in elements;
     `ahead` is memory to prefetch. Unless `from` is null, the sums begin with the tile there, which may be the one at c;
     or it is added to them in the end, if `late`, and rounded once (sums that begin with a large number are rounded at
-    every step). k is a multiple of the form's group but for `tail` elements. Those that are `alike` add up in one
-    order, however many rows they have. A panel may be wider, `of` so many vectors, of which the first are multiplied.
+    every step). k is a multiple of the form's group but for `tail` elements (OPEN_REST for what k says). Those that are
+    `alike` add up in one order, however many rows they have. A panel may be wider, `of` so many vectors, of which the
+    first are multiplied.
     """
     sets = 1 if alike else sets_of(module.target, rows, vectors, form)
     apart = sets != sets_of(module.target, rows, vectors, form)
     wider = f"of{of}" if of > vectors else ""
-    stem = f"{form.stem}_{rows}x{vectors}{wider}" + (f"_{tail}" if tail else "") + "_alike" * apart
+    rest = "_open" if tail == OPEN_REST else f"_{tail}" if tail else ""
+    stem = f"{form.stem}_{rows}x{vectors}{wider}{rest}" + "_alike" * apart
     if not module.has(stem):
         writer = ByteCore if form is BYTES else FloatCore
         module.add(stem, writer(module, stem, rows, vectors, form, tail, sets, max(of, vectors)).write().text())
@@ -93,7 +97,7 @@ def sets_of(target: Target, rows: int, vectors: int, form: Form) -> int:
     """Sets of sums, added at the end: few sums would wait for one another, so short tiles have several."""
     few = rows * vectors * form.dtype.itemsize // 4
     # beside them: the panel's vectors and an element of A, and both as they are in memory
-    others = (vectors + 1) * (1 if form.moves else 2)
+    others = (vectors + 1) * (1 if form.of is form.dtype else 2)
     room = min(MOST_SUMS, target.vector_registers - others)
     return 4 if few * 4 <= room else 2 if few * 2 <= room and few < 10 else 1
 
@@ -114,6 +118,8 @@ class Core:
         self.kind = f"<{self.lanes} x {form.total}>"
         self.held = self.kind
         """Type of a vector of the panel in memory."""
+        self.last = ""
+        """With an open rest: the number of its last element."""
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.row_length = str(of * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
@@ -137,6 +143,9 @@ class Core:
     def write(self) -> Function:
         f, count, kind, group = self.f, self.rows * self.vectors, self.kind, self.form.group
         even = f.sub("%k", str(self.tail)) if self.tail else "%k"
+        if self.tail == OPEN_REST:
+            even = f.mul(f.divide("%k", str(group)), str(group))
+            self.last = f.sub(f.sub("%k", "1"), even)
         whole = f.mul(f.divide("%k", str(UNROLL * group)), str(UNROLL * group))
         start = [(kind, value) for value in self._start()]
         start += [(kind, "zeroinitializer")] * (count * (self.ways - 1))
@@ -145,7 +154,10 @@ class Core:
         for way in range(1, self.ways):
             sums = [self.add(a, b) for a, b in zip(sums, parts[way * count : (way + 1) * count])]
         sums = f.loop(whole, even, group, [(kind, s) for s in sums], lambda at, now: self._multiply(at, 0, now))
-        if self.tail:
+        if self.tail == OPEN_REST:
+            carried = [(kind, s) for s in sums]
+            sums = f.loop(even, "%k", group, carried, lambda at, now: self._multiply(at, 0, now, OPEN_REST))
+        elif self.tail:
             sums = self._multiply(even, 0, sums, self.tail)
         sums = self._with_tile("%late", sums, lambda tile: [self.add(a, b) for a, b in zip(tile, sums)], "end")
         for r in range(self.rows):
@@ -301,6 +313,13 @@ class ByteCore(Core):
         f = self.f
         if tail == 0:
             return f.value(f"load i32, ptr {place}, align 1")
+        if tail == OPEN_REST:  # the last element again, in place of those behind it
+            word = "0"
+            for i in range(self.form.group - 1):
+                byte = f.value(f"load i8, ptr {f.offset(place, 'i8', f.smin(str(i), self.last))}, align 1")
+                shifted = f.value(f"shl i32 {f.value(f'zext i8 {byte} to i32')}, {8 * i}")
+                word = f.value(f"or i32 {word}, {shifted}")
+            return word
         low, bits = ("i16", 16) if tail > 1 else ("i8", 8)
         word = f.value(f"zext {low} {f.value(f'load {low}, ptr {place}, align 1')} to i32")
         if tail < 3:

@@ -11,6 +11,7 @@ from rlx.codegen.simd.loops import ScheduledLoops, body_weight
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
@@ -55,7 +56,7 @@ def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     """The schedule if a nest is such a map, else None."""
     nest = loops.nest
     transposed = transposition(nest)
-    if transposed is None or any(memory_type(read.dtype) not in ("float", "i32") for read in transposed.reads):
+    if transposed is None or not all(map(_turns, transposed.reads)):
         return None
     axis, last = transposed.axis, len(nest.outer) - 1
     tiles = _tiles(nest, axis, lanes)
@@ -63,7 +64,20 @@ def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], rows), 4)
     positions = dims.mul(others, dims.ceildiv(nest.outer[axis], rows))
-    return ScheduledTranspose(loops, tiles, axis, transposed.reads, positions, weight)
+    scheduled = ScheduledTranspose(loops, tiles, axis, transposed.reads, positions, weight)
+    narrow = any(isinstance(nest.outer[side], int) and nest.outer[side] < lanes for side in (axis, last))
+    # what no square covers is masked, and not all processors can mask bytes
+    masked = narrow and not few_columns(scheduled, lanes) and not all(map(_is_word, transposed.reads))
+    return None if masked else scheduled
+
+
+def _is_word(read: Expr) -> bool:
+    return memory_type(read.dtype) in ("float", "i32")
+
+
+def _turns(read: Expr) -> bool:
+    """Whether squares of these elements, as they are in memory, can be turned and worked with."""
+    return _is_word(read) or read.dtype in (dtypes.u8, dtypes.i8)
 
 
 def _tiles(nest: LoopNest, axis: int, lanes: int) -> Schedule:
