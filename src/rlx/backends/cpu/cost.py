@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, repeat, transpose, windows, winograd
+from rlx.codegen.simd import (
+    attention,
+    chains,
+    fourier,
+    fourier_parts,
+    gemm,
+    irregular,
+    loops,
+    repeat,
+    transpose,
+    windows,
+    winograd,
+)
 from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
@@ -453,6 +465,23 @@ def _fourier(costs: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, b
     return rows * work.length
 
 
+def _fourier_part(
+    costs: KernelWork, scheduled: fourier_parts.ScheduledFourierPart, isa: Isa, binding: Binding
+) -> int:  # fmt: skip
+    work = scheduled.work
+    rows = dims.evaluate(dims.product(work.outer), binding)
+    if not rows:
+        return 0
+    part = scheduled.lanes * work.real.dtype.itemsize / isa.vector_bytes
+    costs.add("transformed", rows * scheduled.pieces * scheduled.vectors * (1 + part) / 2)
+    costs.add("transforms", rows * scheduled.pieces)
+    for body in work.bodies():
+        each, _ = count(body, len(work.outer))
+        _instructions(costs, each, rows * work.length / isa.lanes, isa)
+    costs.flops += 5.0 * rows * points_of(work) * sum(math.log2(step.radix) for step in scheduled.here)
+    return rows * work.length if scheduled.part.part != "nan" else rows
+
+
 AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], int]]] = {
     gemm.ScheduledMatmul: ("product", _gemm),
     winograd.ScheduledWinograd: ("convolution", _winograd),
@@ -461,6 +490,7 @@ AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], in
     repeat.ScheduledRepeats: ("move", _repeats),
     loops.ScheduledLoops: ("elementwise", _nest),
     fourier.ScheduledFourier: ("transform", _fourier),
+    fourier_parts.ScheduledFourierPart: ("transform", _fourier_part),
     irregular.ScheduledIrregular: ("order", _irregular),
 }
 """The kind of each scheduled kernel, and what it does at known dims; the numbers of points come back."""

@@ -22,7 +22,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Branch, Loop, LoopGroup
 from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.index import Linear, offset_of
-from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.irregular import BitonicSort, FourierPart, FourierTransform, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import WinogradConvolution
@@ -269,6 +269,12 @@ def _(work: FourierTransform, writer: _Writer) -> list[str]:
     parts = ", ".join(writer.value(body) for body in work.bodies())
     kind = f"inverse {work.kind}" if work.inverse else work.kind
     return _nested(work.outer, [f"{targets} = {kind} transform of {work.length}: {parts}"])
+
+
+@describe.register
+def _(work: FourierPart, writer: _Writer) -> list[str]:
+    targets = ", ".join(_places(work.writes(), writer))
+    return _nested(work.of.outer, [f"{targets} = {work.part} of a {work.of.kind} transform of {work.of.length}"])
 
 
 @describe.register

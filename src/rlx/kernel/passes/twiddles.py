@@ -13,13 +13,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
-from rlx.kernel.ir.irregular import FourierTransform
+from rlx.kernel.ir.irregular import FourierPart, FourierTransform
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
 from rlx.kernel.schedule.overrides import overridden, unfit
@@ -33,6 +36,10 @@ LEAST = 16
 """Shorter transforms are products with a matrix."""
 RADIX = 8
 """The power of two that a step joins, at most, unless a schedule set by hand says otherwise."""
+LONG = 1 << 14
+"""Points of a row that is worth kernels of its own for the halves of its steps."""
+FEW_ROWS = 8
+"""More rows are shared by threads as they are."""
 ODD_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 """Of lengths that are taken: a step by a prime takes as many products as it is long, and as many registers."""
 
@@ -43,7 +50,8 @@ class Step:
 
     form   how vectors lie: "along" q, where s fills them; over p and q as "one" axis, where s divides a vector, so that
            results change places in registers; else "over" the end of q, where each result covers what was too much of
-           the one before. Twiddles are single numbers [p][j - 1][part] or, for "one", vectors [j - 1][part][p·s + q].
+           the one before; "across" several p with the same q. Twiddles are single numbers [p][j - 1][part], for "one"
+           vectors [j - 1][part][p·s + q], for "across" vectors [j - 1][part][p].
     """
 
     radix: int
@@ -120,6 +128,34 @@ def _columns(step: Step, lanes: int) -> int:
     return max(step.apart, lanes) if step.form == "one" else step.after
 
 
+def halves(plan: Sequence[Step], width: int) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """Steps in two halves of about the same length, for vectors of columns. The data of length n1 · n2 are rows of n2
+    first: the first half transforms columns of these, of n1 elements each, and writes each as a row. The second half
+    transforms columns of rows of n1. None where rows would be shorter than a vector."""
+    length = plan[-1].before * plan[-1].radix
+    cuts = [k for k in range(1, len(plan)) if plan[k].before >= width and length // plan[k].before >= width]
+    if not cuts:
+        return None
+    at = min(cuts, key=lambda k: max(plan[k].before, length // plan[k].before))
+    made: list[Step] = []
+    for number, step in enumerate(plan):
+        form, table = "across" if number < at else "along", twiddles_end(made, width) if step.after > 1 else -1
+        made.append(dataclasses.replace(step, form=form, table=table))
+    return tuple(made[:at]), tuple(made[at:])
+
+
+def is_long(work: FourierTransform) -> bool:
+    """Whether threads share each row: rows are few, and so long that the two halves gain on one thread already."""
+    rows = dims.product(work.outer)
+    few = isinstance(rows, int) and rows <= FEW_ROWS
+    return few and points(work) >= LONG and all(result is not None for result in work.results)
+
+
+def part_room(work: FourierTransform, width: int) -> int:
+    """Elements between the real and the imaginary parts of a row that parts leave to one another."""
+    return points(work) + width
+
+
 def radices(length: int, most: int = RADIX) -> list[int]:
     """Factors of a length: powers of two first, so that the others find vectors that are full; of these the small ones
     first, whose results lie between one another."""
@@ -163,7 +199,7 @@ def _twiddles(step: Step, lanes: int) -> Array:
     factors = np.arange(1, step.radix)
     real, imaginary = roots(np.outer(factors, p), step.radix * step.after, -1)
     both = np.stack([real, imaginary], 1)  # [j - 1][part][p]
-    return both if step.form == "one" else both.transpose(2, 0, 1)
+    return both if step.form in ("one", "across") else both.transpose(2, 0, 1)
 
 
 class Twiddles(LeafPass):
@@ -187,14 +223,68 @@ class Twiddles(LeafPass):
         return "table" if isinstance(kernel.work, FourierTransform) and kernel.work.table < 0 else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
-        assert isinstance(kernel.work, FourierTransform)
-        chosen = schedule(kernel.work, self.lanes)
+        work = kernel.work
+        assert isinstance(work, FourierTransform)
+        chosen = schedule(work, self.lanes)
         width = chosen.static_tile("register", "signal")
-        table = table_of(kernel.work, scheduled_steps(kernel.work, chosen), width)
-        key = table.tobytes(), kernel.work.real.dtype.name
+        plan = scheduled_steps(work, chosen)
+        cut = halves(plan, width) if is_long(work) else None
+        if cut is not None:
+            return self._parts(program, kernel, work, (*cut[0], *cut[1]), width)
+        table = self._table(program, work, plan, width)
+        made = dataclasses.replace(work, table=len(kernel.slots))
+        return [dataclasses.replace(kernel, work=made, slots=(*kernel.slots, table))]
+
+    def _table(self, program: Program, work: FourierTransform, plan: Sequence[Step], width: int) -> int:
+        """The buffer with the twiddles."""
+        table = table_of(work, plan, width)
+        key = table.tobytes(), work.real.dtype.name
         if key not in self._tables:
-            buffer = program.new_buffer("constant", kernel.work.real.dtype, table.size, "twiddles")
+            buffer = program.new_buffer("constant", work.real.dtype, table.size, "twiddles")
             program.constants[buffer.number] = table
             self._tables[key] = buffer.number
-        work = dataclasses.replace(kernel.work, table=len(kernel.slots))
-        return [dataclasses.replace(kernel, work=work, slots=(*kernel.slots, self._tables[key]))]
+        return self._tables[key]
+
+    def _parts(
+        self, program: Program, kernel: Kernel, work: FourierTransform, plan: Sequence[Step], width: int
+    ) -> list[Kernel]:  # fmt: skip
+        """The kernels of a long transform, in order."""
+        parts = {"complex": ("rows", "columns", "nan"), "to bins": ("rows", "columns", "pairs")}
+        order = parts.get(work.kind, ("pairs", "rows", "columns"))
+        table = self._table(program, work, plan, width)
+        size = dims.mul(dims.product(work.outer), 2 * part_room(work, width))
+        writer = {"complex": "columns", "to bins": "pairs"}.get(work.kind, "columns")
+        results, signal = kernel.slots[: kernel.writes], kernel.slots[kernel.writes :]
+        made, source = [], -1
+        for number, part in enumerate(order):
+            writes = part in (writer, "nan")
+            target = -1 if writes else program.new_buffer("temp", work.real.dtype, size, f"{kernel.name}.{part}").number
+            targets = results if writes else (target,)
+            reads = [*(signal if number == 0 else ()), *((source,) if number and part != "nan" else ())]
+            if part != "nan":
+                reads.append(table)
+            of = dataclasses.replace(work, table=-1 if part == "nan" else len(targets) + len(reads) - 1)
+            of = of.map_bodies(partial(_slots_moved, by=len(targets) - kernel.writes) if number == 0 else _nothing)
+            if not writes:
+                of = dataclasses.replace(of, results=(None,) * len(work.results))
+            between = len(targets) + len(reads) - 2 if number and part != "nan" else -1
+            one = FourierPart(of, part, between, -1 if writes else 0)
+            name = kernel.name if writes and part != "nan" else f"{kernel.name}_{part}"
+            made.append(Kernel(name, one, (*targets, *reads), len(targets), kernel.sources))
+            source = target
+        return made
+
+
+def _nothing(body: Expr) -> Expr:
+    return ex.const(0, body.dtype)
+
+
+def _slots_moved(body: Expr, by: int) -> Expr:
+    """A body whose loads read slots further on."""
+
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind != "load":
+            return None
+        return Expr("load", node.dtype, args, dataclasses.replace(node.attr, slot=node.attr.slot + by))
+
+    return ex.rewrite(body, rule)
