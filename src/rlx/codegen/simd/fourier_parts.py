@@ -6,7 +6,7 @@ that stays in a near cache, each lane a transform of its own. A position of "pai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import maths
@@ -19,12 +19,16 @@ from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.irregular import FourierPart, FourierTransform
-from rlx.kernel.passes.twiddles import Step, halves, pair_count, part_room, points, scheduled_steps
+from rlx.kernel.passes.twiddles import Step, halves_of, pair_count, part_room, points
 from rlx.kernel.passes.twiddles import schedule as tiles_of
 from rlx.kernel.schedule.schedule import Schedule
 
 PAIR_VECTORS = 32
 """Of bins, in a piece that a thread takes."""
+BESIDE = 4
+"""Vectors of columns in a piece, at most: rows are far apart in memory, and neighbouring lines come faster."""
+SCRATCH_BYTES = 1 << 18
+"""For these vectors, at most, so that they stay in a near cache."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class ScheduledFourierPart(WholePositions):
     """How a part of a transform is run; fields as in `loops.ScheduledLoops`.
 
     here   the steps of this part
+    beside   vectors of columns that are a piece
     pieces   of a row, one a position
     """
 
@@ -39,6 +44,7 @@ class ScheduledFourierPart(WholePositions):
     schedule: Schedule
     steps: tuple[Step, ...]
     here: tuple[Step, ...]
+    beside: int
     pieces: int
     weight: Dim
 
@@ -69,9 +75,14 @@ class ScheduledFourierPart(WholePositions):
         return points(self.work) // self.high
 
     @property
+    def area(self) -> int:
+        """Elements of scratch for a part of a vector of columns."""
+        return (self.high + 1) * self.lanes
+
+    @property
     def room(self) -> int:
         """Elements of a part of a buffer."""
-        return (self.high + 1) * self.lanes
+        return self.beside * self.area + self.lanes
 
     @property
     def scratch(self) -> Dim:
@@ -82,7 +93,7 @@ class ScheduledFourierPart(WholePositions):
         """Complex vectors that go through a step, or a pass over pairs or columns, at a position."""
         if self.part.part == "pairs":
             return 2 * min(PAIR_VECTORS, -(-pair_count(self.work) // self.lanes))
-        return self.high * (len(self.here) + (self.part.part == "rows")) if self.here else 0
+        return self.beside * self.high * (len(self.here) + (self.part.part == "rows")) if self.here else 0
 
     def render(self, module: Module, stem: str, slots: int) -> Callee:
         return module.define(stem, lambda name: _PartWriter(module, name, self, slots).write())
@@ -93,15 +104,25 @@ def schedule(part: FourierPart, lanes: int) -> ScheduledFourierPart:
     part = part.map_bodies(maths.legalise)
     chosen = tiles_of(part.of, lanes)
     width = chosen.static_tile("register", "signal")
-    cut = halves(scheduled_steps(part.of, chosen), width)
+    cut = halves_of(part.of, chosen)
     assert cut is not None  # other transforms are not cut
     here = {"rows": cut[0], "columns": cut[1]}.get(part.part, ())
-    scheduled = ScheduledFourierPart(part, chosen, (*cut[0], *cut[1]), here, 1, 0)
+    scheduled = ScheduledFourierPart(part, chosen, (*cut[0], *cut[1]), here, 1, 1, 0)
     if here:
-        pieces = -(-scheduled.across // width)
-    else:
-        pieces = -(-pair_count(part.of) // (width * PAIR_VECTORS)) if part.part == "pairs" else 1
-    return replace(scheduled, pieces=pieces, weight=ROW_CYCLES + PASS_CYCLES * scheduled.vectors)
+        vectors = -(-scheduled.across // width)
+        most = SCRATCH_BYTES // (4 * scheduled.area * part.of.real.dtype.itemsize)
+        beside = next((n for n in range(min(BESIDE, most), 1, -1) if vectors % n == 0), 1)
+        scheduled = replace(scheduled, beside=beside, pieces=vectors // beside)
+    elif part.part == "pairs":
+        scheduled = replace(scheduled, pieces=-(-pair_count(part.of) // (width * PAIR_VECTORS)))
+    return replace(scheduled, weight=ROW_CYCLES + PASS_CYCLES * scheduled.vectors)
+
+
+ReaderOf = Callable[[str], Reader]
+WriterOf = Callable[[str], Writer]
+"""By the number of a vector of columns in its piece; positions are rows."""
+TwiddlesOf = Callable[[Step, str, str], list[tuple[str, str]]]
+"""Of a step's results but the first, at a row of its twiddles and a vector of columns."""
 
 
 class _PartWriter(FourierWriter):
@@ -131,7 +152,7 @@ class _PartWriter(FourierWriter):
 
     def _between(self, slot: int) -> tuple[str, str]:
         """The real and the imaginary part of this row, as parts leave them to one another."""
-        f, room = self.f, part_room(self.work, self.lanes)
+        f, room = self.f, part_room(self.work, self.scheduled.steps, self.lanes)
         row = "0"
         for number, extent in enumerate(self.work.outer):
             row = f.add(f.mul(row, f.dim(extent)), self.body.axes[number])
@@ -161,81 +182,113 @@ class _PartWriter(FourierWriter):
 
         return read, write
 
-    def _first_column(self) -> str:
-        """Of the vector: the last vector lies over the end of the one before if need be."""
+    def _area(self, buffer: int, vector: str) -> tuple[str, str]:
+        """The place in scratch of a vector of columns of this piece."""
+        place = self.f.mul(vector, str(self.scheduled_part.area))
+        re, im = (self.f.offset(part, self.scalar, place) for part in self.buffers[buffer])
+        return re, im
+
+    def _in_scratch(self, buffer: int) -> tuple[ReaderOf, WriterOf]:
+        return (
+            lambda vector: self._of_rows(self._area(buffer, vector), self.lanes, "0")[0],
+            lambda vector: self._of_rows(self._area(buffer, vector), self.lanes, "0")[1],
+        )
+
+    def _number(self, vector: str) -> str:
+        """Of a vector of columns in the row."""
+        return self.f.add(self.f.mul(self.piece, str(self.scheduled_part.beside)), vector)
+
+    def _column(self, vector: str) -> str:
+        """The first column of a vector: the last vector lies over the end of the one before if need be."""
         f, count = self.f, self.scheduled_part.across
-        first = f.mul(self.piece, str(self.lanes))
+        first = f.mul(self._number(vector), str(self.lanes))
         return first if count % self.lanes == 0 else f.smin(first, str(count - self.lanes))
+
+    def _each(self, visit: Callable[[str], None]) -> None:
+        """The vectors of columns of this piece."""
+        self._repeat(self.scheduled_part.beside, visit)
+
+    def _repeat(self, count: int, visit: Callable[[str], None]) -> None:
+        def one(number: str, _: list[str]) -> list[str]:
+            visit(number)
+            return []
+
+        if count == 1:
+            visit("0")
+        else:
+            self.f.loop("0", str(count), 1, [], one)
 
     # halves
 
     def _rows(self) -> None:
         """The first half: reads columns of the signal, writes rows of transforms."""
-        part, steps = self.scheduled_part, self.scheduled_part.here
-        column = self._first_column()
+        part = self.scheduled_part
         if self.part.source >= 0:
-            read, _ = self._of_rows(self._between(self.part.source), part.across, column)
+            source = self._between(self.part.source)
+            read: ReaderOf = lambda vector: self._of_rows(source, part.across, self._column(vector))[0]
         else:
             self._hoisted()
-            read = self._signal_rows(column)
-        now = self._column_steps(steps, read, None, lambda step, p: self._lane_twiddles(step, p, column))
-        self._turned_over(now, column)
+            read = self._signal_rows()
+        now = self._column_steps(read, None, self._lane_twiddles)
+        target = self._between(self.part.target)
+        self._each(lambda vector: self._turned_over(now, vector, target))
 
-    def _signal_rows(self, column: str) -> Reader:
+    def _signal_rows(self) -> ReaderOf:
         """Vectors of the signal's rows; heavy ones are worked out in a loop before."""
         f, across = self.f, self.scheduled_part.across
 
-        def read(position: str) -> Callable[[int], Complex]:
-            take = self._signal(f.add(f.mul(position, str(across)), column))
-            return lambda further: take(further * across)
+        def read(vector: str) -> Reader:
+            def at(position: str) -> Callable[[int], Complex]:
+                take = self._signal(f.add(f.mul(position, str(across)), self._column(vector)))
+                return lambda further: take(further * across)
+
+            return at
 
         if self._is_light(list(self.work.bodies())):
             return read
-        scratch, put = self._of_rows(self.buffers[1], self.lanes, "0")
+        scratch, put = self._in_scratch(1)
 
-        def one(position: str, _: list[str]) -> list[str]:
-            put(position)(0, read(position)(0))
-            return []
+        def row(position: str) -> None:
+            self._each(lambda vector: put(vector)(position)(0, read(vector)(position)(0)))
 
-        f.loop("0", str(self.scheduled_part.high), 1, [], one)
+        self._repeat(self.scheduled_part.high, row)
         return scratch
 
-    def _lane_twiddles(self, step: Step, p: str, column: str) -> list[tuple[str, str]]:
-        f = self.f
-        place = f.add(f.mul(p, str(self.scheduled_part.across)), f.add(column, str(step.table)))
-        table = f.offset(self.body.bases[self.work.table], self.scalar, place)
-        factors = range(step.radix - 1)
-        read = [[self._vector(table, (2 * j + part) * step.after).name for part in (0, 1)] for j in factors]
-        return [(real, imaginary) for real, imaginary in read]
+    def _lane_twiddles(self, step: Step, p: str, vector: str) -> list[tuple[str, str]]:
+        f, count = self.f, 2 * (step.radix - 1)
+        number = f.add(f.mul(self._number(vector), str(step.after // step.columns)), p)
+        table = f.offset(self.body.bases[self.work.table], self.scalar, str(step.table))
+        table = f.offset(table, self.scalar, f.mul(number, str(count * self.lanes)))
+        read = [self._vector(table, each * self.lanes).name for each in range(count)]
+        return list(zip(read[::2], read[1::2]))
 
-    def _turned_over(self, buffer: int, column: str) -> None:
+    def _turned_over(self, buffer: int, vector: str, target: tuple[str, str]) -> None:
         """Writes columns from scratch as rows, squares of them turned in registers."""
         f, width, high = self.f, self.lanes, self.scheduled_part.high
-        read, _ = self._of_rows(self.buffers[buffer], width, "0")
-        target = self._between(self.part.target)
+        read, column = self._in_scratch(buffer)[0](vector), self._column(vector)
 
         def square(first: str) -> None:
             take = read(first)
             values = [take(number) for number in range(width)]
-            place = f.add(f.mul(column, str(high)), first)
+            place = f.add(f.mul(column, str(high + width)), first)
             for part in (0, 1):
                 where = f.offset(target[part], self.scalar, place)
                 for lane, row in enumerate(self._interleaved([value[part] for value in values], 1)):
-                    self._put(row, where, lane * high)
+                    self._put(row, where, lane * (high + width))
 
         self._along(high, square)
 
     def _columns(self) -> None:
         """The second half: transforms columns of rows, in their place."""
-        part, steps = self.scheduled_part, self.scheduled_part.here
-        column = self._first_column()
-        read, _ = self._of_rows(self._between(self.part.source), part.across, column)
+        across = self.scheduled_part.across
+        source = self._between(self.part.source)
+        read: ReaderOf = lambda vector: self._of_rows(source, across + self.lanes, self._column(vector))[0]
         if self.part.target < 0:
-            self._column_steps(steps, read, self._result_rows(column), self._number_twiddles)
+            self._column_steps(read, self._result_rows, self._number_twiddles)
             return
         target = self._between(self.part.target)
-        _, write = self._of_rows(target, part.across, column)
-        self._column_steps(steps, read, write, self._number_twiddles)
+        write: WriterOf = lambda vector: self._of_rows(target, across, self._column(vector))[1]
+        self._column_steps(read, write, self._number_twiddles)
 
         def close() -> None:  # Z[n/2] = Z[0]
             for where in target:
@@ -245,64 +298,64 @@ class _PartWriter(FourierWriter):
 
         self.f.when(self.f.value(f"icmp eq i64 {self.piece}, 0"), close)
 
-    def _result_rows(self, column: str) -> Writer:
+    def _result_rows(self, vector: str) -> Writer:
         across = self.scheduled_part.across
 
         def write(position: str) -> Callable[[int, Complex], None]:
-            put = self._result(self.f.add(self.f.mul(position, str(across)), column))
+            put = self._result(self.f.add(self.f.mul(position, str(across)), self._column(vector)))
             return lambda further, value: put(further * across, value)
 
         return write
 
-    def _number_twiddles(self, step: Step, p: str) -> list[tuple[str, str]]:
+    def _number_twiddles(self, step: Step, p: str, _: str) -> list[tuple[str, str]]:
         f = self.f
         table = f.offset(self.body.bases[self.work.table], self.scalar, str(step.table))
         table = f.offset(table, self.scalar, f.mul(p, str(2 * (step.radix - 1))))
         return [(self._splat(table, 2 * j), self._splat(table, 2 * j + 1)) for j in range(step.radix - 1)]
 
-    def _column_steps(
-        self, steps: Sequence[Step], read: Reader, write: Writer | None,
-        twiddles: Callable[[Step, str], list[tuple[str, str]]],
-    ) -> int:  # fmt: skip
+    def _column_steps(self, read: ReaderOf, write: WriterOf | None, twiddles: TwiddlesOf) -> int:
         """Steps of each lane's own transform between the buffers in scratch; the last one writes there too if no other
         writer is given. Returns the buffer that is written last."""
+        steps = self.scheduled_part.here
         left, before, now = self.scheduled_part.high, 1, 1
         for number, step in enumerate(steps):
             left //= step.radix
-            source = read if number == 0 else self._of_rows(self.buffers[now], self.lanes, "0")[0]
-            last = number == len(steps) - 1 and write is not None
-            target = write if last and write is not None else self._of_rows(self.buffers[1 - now], self.lanes, "0")[1]
-            self._column_step(step, before, left, source, target, twiddles)
+            outside = write if number == len(steps) - 1 else None
+            source = read if number == 0 else self._in_scratch(now)[0]
+            target = outside if outside is not None else self._in_scratch(1 - now)[1]
+            self._column_step(step, before, left, source, target, twiddles, number == 0 or outside is not None)
             before, now = before * step.radix, 1 - now
         return now
 
     def _column_step(
-        self, step: Step, before: int, after: int, read: Reader, write: Writer,
-        twiddles: Callable[[Step, str], list[tuple[str, str]]],
+        self, step: Step, before: int, after: int, read: ReaderOf, write: WriterOf, twiddles: TwiddlesOf, far: bool
     ) -> None:  # fmt: skip
+        """One step of all vectors of the piece; `far` with those that are neighbours in memory one after the other."""
         f = self.f
 
-        def transforms(p: str, _: list[str]) -> list[str]:
-            factors = twiddles(step, p) if step.table >= 0 else []
+        def one(p: str, q: str, vector: str, factors: list[tuple[str, str]]) -> None:
+            take = read(vector)(f.add(f.mul(p, str(before)), q))
+            values = self.arithmetic.transform([take(i * before * after) for i in range(step.radix)])
+            put = write(vector)(f.add(f.mul(p, str(step.radix * before)), q))
+            for j, value in enumerate(values):
+                put(j * before, self.arithmetic.times(value, *factors[j - 1]) if j and factors else value)
 
-            def one(q: str, _: list[str]) -> list[str]:
-                take = read(f.add(f.mul(p, str(before)), q))
-                values = self.arithmetic.transform([take(i * before * after) for i in range(step.radix)])
-                put = write(f.add(f.mul(p, str(step.radix * before)), q))
-                for j, value in enumerate(values):
-                    put(j * before, self.arithmetic.times(value, *factors[j - 1]) if j and factors else value)
-                return []
+        def factors(p: str, vector: str) -> list[tuple[str, str]]:
+            return twiddles(step, p, vector) if step.table >= 0 else []
 
-            if before == 1:
-                one("0", [])
-            else:
-                f.loop("0", str(before), 1, [], one)
-            return []
+        def row(p: str, vector: str) -> None:
+            ready = factors(p, vector)
+            self._repeat(before, lambda q: one(p, q, vector, ready))
 
-        if after == 1:
-            transforms("0", [])
+        if far:
+            self._repeat(
+                after,
+                lambda p: self._repeat(
+                    before, lambda q: self._each(lambda vector: one(p, q, vector, factors(p, vector)))
+                ),
+            )
         else:
-            f.loop("0", str(after), 1, [], transforms)
+            self._each(lambda vector: self._repeat(after, lambda p: row(p, vector)))
 
     # pairs of bins
 

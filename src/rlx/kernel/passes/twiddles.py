@@ -50,8 +50,9 @@ class Step:
 
     form   how vectors lie: "along" q, where s fills them; over p and q as "one" axis, where s divides a vector, so that
            results change places in registers; else "over" the end of q, where each result covers what was too much of
-           the one before; "across" several p with the same q. Twiddles are single numbers [p][j - 1][part], for "one"
-           vectors [j - 1][part][p·s + q], for "across" vectors [j - 1][part][p].
+           the one before; "across" columns of the first half. Twiddles are single numbers [p][j - 1][part], for "one"
+           vectors [j - 1][part][p·s + q], for "across" vectors [columns][p][j - 1][part], as they are read.
+    columns   of "across"; p is (row, column) there
     """
 
     radix: int
@@ -59,6 +60,7 @@ class Step:
     after: int
     form: str
     table: int = -1
+    columns: int = 0
 
     @property
     def apart(self) -> int:
@@ -125,23 +127,35 @@ def twiddles_end(plan: Sequence[Step], lanes: int) -> int:
 
 
 def _columns(step: Step, lanes: int) -> int:
+    if step.form == "across":
+        return -(-step.columns // lanes) * lanes * (step.after // step.columns)
     return max(step.apart, lanes) if step.form == "one" else step.after
 
 
-def halves(plan: Sequence[Step], width: int) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+@cache
+def halves(length: int, lanes: int, most: int = RADIX) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
     """Steps in two halves of about the same length, for vectors of columns. The data of length n1 · n2 are rows of n2
     first: the first half transforms columns of these, of n1 elements each, and writes each as a row. The second half
     transforms columns of rows of n1. None where rows would be shorter than a vector."""
-    length = plan[-1].before * plan[-1].radix
-    cuts = [k for k in range(1, len(plan)) if plan[k].before >= width and length // plan[k].before >= width]
-    if not cuts:
+    highs = [high for high in range(lanes, length // lanes + 1) if length % high == 0]
+    if not highs:
         return None
-    at = min(cuts, key=lambda k: max(plan[k].before, length // plan[k].before))
+    high = min(highs, key=lambda high: (max(high, length // high), high))
     made: list[Step] = []
-    for number, step in enumerate(plan):
-        form, table = "across" if number < at else "along", twiddles_end(made, width) if step.after > 1 else -1
-        made.append(dataclasses.replace(step, form=form, table=table))
-    return tuple(made[:at]), tuple(made[at:])
+    before = 1
+    first, second = radices(high, most), radices(length // high, most)
+    for number, radix in enumerate((*first, *second)):
+        after = length // (before * radix)
+        form, columns = ("across", length // high) if number < len(first) else ("along", 0)
+        made.append(Step(radix, before, after, form, twiddles_end(made, lanes) if after > 1 else -1, columns))
+        before *= radix
+    return tuple(made[: len(first)]), tuple(made[len(first) :])
+
+
+def halves_of(work: FourierTransform, chosen: Schedule) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """The halves that a schedule says."""
+    width, radix = (chosen.static_tile("register", axis) for axis in ("signal", "radix"))
+    return halves(points(work), width, radix)
 
 
 def is_long(work: FourierTransform) -> bool:
@@ -151,9 +165,10 @@ def is_long(work: FourierTransform) -> bool:
     return few and points(work) >= LONG and all(result is not None for result in work.results)
 
 
-def part_room(work: FourierTransform, width: int) -> int:
-    """Elements between the real and the imaginary parts of a row that parts leave to one another."""
-    return points(work) + width
+def part_room(work: FourierTransform, plan: Sequence[Step], width: int) -> int:
+    """Elements between the real and the imaginary parts of a row that parts leave to one another. Rows of transforms
+    are a vector longer than need be: a power of two apart they would want the same few lines of a cache."""
+    return points(work) + width * max(step.columns for step in plan)
 
 
 def radices(length: int, most: int = RADIX) -> list[int]:
@@ -195,11 +210,17 @@ def table_of(work: FourierTransform, plan: Sequence[Step], lanes: int) -> Array:
 
 
 def _twiddles(step: Step, lanes: int) -> Array:
-    p = np.arange(_columns(step, lanes)) // (step.before if step.form == "one" else 1)
+    if step.form == "across":
+        first = np.minimum(np.arange(0, step.columns, lanes), step.columns - lanes)
+        p = (first[:, None, None] + np.arange(0, step.after, step.columns)[:, None] + np.arange(lanes)).reshape(-1)
+    else:
+        p = np.arange(_columns(step, lanes)) // (step.before if step.form == "one" else 1)
     factors = np.arange(1, step.radix)
     real, imaginary = roots(np.outer(factors, p), step.radix * step.after, -1)
     both = np.stack([real, imaginary], 1)  # [j - 1][part][p]
-    return both if step.form in ("one", "across") else both.transpose(2, 0, 1)
+    if step.form == "across":
+        return both.reshape(step.radix - 1, 2, -1, lanes).transpose(2, 0, 1, 3)
+    return both if step.form == "one" else both.transpose(2, 0, 1)
 
 
 class Twiddles(LeafPass):
@@ -227,11 +248,10 @@ class Twiddles(LeafPass):
         assert isinstance(work, FourierTransform)
         chosen = schedule(work, self.lanes)
         width = chosen.static_tile("register", "signal")
-        plan = scheduled_steps(work, chosen)
-        cut = halves(plan, width) if is_long(work) else None
+        cut = halves_of(work, chosen) if is_long(work) else None
         if cut is not None:
             return self._parts(program, kernel, work, (*cut[0], *cut[1]), width)
-        table = self._table(program, work, plan, width)
+        table = self._table(program, work, scheduled_steps(work, chosen), width)
         made = dataclasses.replace(work, table=len(kernel.slots))
         return [dataclasses.replace(kernel, work=made, slots=(*kernel.slots, table))]
 
@@ -252,7 +272,7 @@ class Twiddles(LeafPass):
         parts = {"complex": ("rows", "columns", "nan"), "to bins": ("rows", "columns", "pairs")}
         order = parts.get(work.kind, ("pairs", "rows", "columns"))
         table = self._table(program, work, plan, width)
-        size = dims.mul(dims.product(work.outer), 2 * part_room(work, width))
+        size = dims.mul(dims.product(work.outer), 2 * part_room(work, plan, width))
         writer = {"complex": "columns", "to bins": "pairs"}.get(work.kind, "columns")
         results, signal = kernel.slots[: kernel.writes], kernel.slots[kernel.writes :]
         made, source = [], -1
