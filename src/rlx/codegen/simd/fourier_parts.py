@@ -18,6 +18,8 @@ from rlx.codegen.simd.registers import float_literal
 from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.ir.expr import walk
+from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.irregular import FourierPart, FourierTransform
 from rlx.kernel.passes.twiddles import Step, halves_of, pair_count, part_room, points
 from rlx.kernel.passes.twiddles import schedule as tiles_of
@@ -27,8 +29,8 @@ PAIR_VECTORS = 32
 """Of bins, in a piece that a thread takes."""
 BESIDE = 4
 """Vectors of columns in a piece, at most: rows are far apart in memory, and neighbouring lines come faster."""
-SCRATCH_BYTES = 1 << 18
-"""For these vectors, at most, so that they stay in a near cache."""
+SCRATCH_BYTES = 1 << 20
+"""For these vectors, at most."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,11 @@ class _PartWriter(FourierWriter):
         real = f.offset(self.body.bases[slot], self.scalar, f.mul(row, str(2 * room)))
         return real, f.offset(real, self.scalar, str(room))
 
-    def _of_rows(self, where: tuple[str, str], apart: int, first: str) -> tuple[Reader, Writer]:
-        """Vectors of rows that are some elements apart, by number, from an element of the first on."""
+    def _of_rows(
+        self, where: tuple[str, str], apart: int, first: str, ahead: int = 0
+    ) -> tuple[Reader, Writer]:  # fmt: skip
+        """Vectors of rows that are some elements apart, by number, from an element of the first on. What is read is
+        asked for so many elements ahead."""
 
         def at(position: str) -> tuple[str, str]:
             place = self.f.add(self.f.mul(position, str(apart)), first)
@@ -169,7 +174,13 @@ class _PartWriter(FourierWriter):
 
         def read(position: str) -> Callable[[int], Complex]:
             re, im = at(position)
-            return lambda further: (self._vector(re, further * apart), self._vector(im, further * apart))
+
+            def one(further: int) -> Complex:
+                for part in (re, im) if ahead else ():
+                    self._prefetch(self.f.offset(part, self.scalar, str(further * apart + ahead)))
+                return self._vector(re, further * apart), self._vector(im, further * apart)
+
+            return one
 
         def write(position: str) -> Callable[[int, Complex], None]:
             re, im = at(position)
@@ -193,6 +204,10 @@ class _PartWriter(FourierWriter):
             lambda vector: self._of_rows(self._area(buffer, vector), self.lanes, "0")[0],
             lambda vector: self._of_rows(self._area(buffer, vector), self.lanes, "0")[1],
         )
+
+    @property
+    def _ahead(self) -> int:
+        return self.scheduled_part.beside * self.lanes
 
     def _number(self, vector: str) -> str:
         """Of a vector of columns in the row."""
@@ -225,7 +240,7 @@ class _PartWriter(FourierWriter):
         part = self.scheduled_part
         if self.part.source >= 0:
             source = self._between(self.part.source)
-            read: ReaderOf = lambda vector: self._of_rows(source, part.across, self._column(vector))[0]
+            read: ReaderOf = lambda vector: self._of_rows(source, part.across, self._column(vector), self._ahead)[0]
         else:
             self._hoisted()
             read = self._signal_rows()
@@ -239,8 +254,14 @@ class _PartWriter(FourierWriter):
 
         def read(vector: str) -> Reader:
             def at(position: str) -> Callable[[int], Complex]:
-                take = self._signal(f.add(f.mul(position, str(across)), self._column(vector)))
-                return lambda further: take(further * across)
+                place = f.add(f.mul(position, str(across)), self._column(vector))
+                take = self._signal(place)
+
+                def at_row(further: int) -> Complex:
+                    self._fetch(f.add(place, str(further * across + self.scheduled_part.beside * self.lanes)))
+                    return take(further * across)
+
+                return at_row
 
             return at
 
@@ -253,6 +274,23 @@ class _PartWriter(FourierWriter):
 
         self._repeat(self.scheduled_part.high, row)
         return scratch
+
+    def _fetch(self, place: str) -> None:
+        """Asks for the lines of the signal that the next piece begins with."""
+        f, body = self.f, self.body
+        whole = self.work.kind == "complex"
+        for node in walk(list(self.work.bodies())):
+            if node.kind == "load" and node.attr.coefficient(self.axis) != 0:
+                body.push()
+                body.axes[self.axis] = place if whole else f.mul(place, "2")
+                pointer = body.pointer(node.attr.slot, node.dtype, offset_of(node))
+                body.pop()
+                for line in range(1 if whole else 2):
+                    self._prefetch(f.offset(pointer, self.scalar, str(line * self.lanes)))
+
+    def _prefetch(self, pointer: str) -> None:
+        self.f.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.f.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
 
     def _lane_twiddles(self, step: Step, p: str, vector: str) -> list[tuple[str, str]]:
         f, count = self.f, 2 * (step.radix - 1)
@@ -282,7 +320,7 @@ class _PartWriter(FourierWriter):
         """The second half: transforms columns of rows, in their place."""
         across = self.scheduled_part.across
         source = self._between(self.part.source)
-        read: ReaderOf = lambda vector: self._of_rows(source, across + self.lanes, self._column(vector))[0]
+        read: ReaderOf = lambda vector: self._of_rows(source, across + self.lanes, self._column(vector), self._ahead)[0]
         if self.part.target < 0:
             self._column_steps(read, self._result_rows, self._number_twiddles)
             return
