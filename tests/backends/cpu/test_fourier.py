@@ -121,6 +121,84 @@ def test_rows_that_the_run_brings(n: int, rows: int) -> None:
     assert np.allclose(one["back.0"], inputs["x"], atol=1e-5)
 
 
+def long_transforms(n: int, rows: int, dtype: str) -> tuple[Graph, dict[str, Array], dict[str, Any]]:
+    """All kinds of transforms of a length, and what NumPy says."""
+    graph = Graph("long")
+    shapes = {"x": n, "y": n, "u": n // 2 + 1, "v": n // 2 + 1}
+    inputs = {name: noise(rows, size, dtype=dtype, seed=i) for i, (name, size) in enumerate(shapes.items())}
+    x, y, u, v = (graph.input(name, inputs[name].shape, dtype) for name in shapes)
+    give(graph, "fft", ops.fft(x, y))
+    give(graph, "ifft", ops.fft(x, y, inverse=True))
+    give(graph, "rfft", ops.rfft(x))
+    give(graph, "heavy", ops.rfft(ops.exp(ops.tanh(x)) * y))
+    give(graph, "irfft", ops.irfft(u, v, length=n))
+    whole = inputs["x"] + 1j * inputs["y"].astype(np.float64)
+    expected = {
+        "fft": np.fft.fft(whole), "ifft": np.fft.ifft(whole), "rfft": np.fft.rfft(whole.real),
+        "heavy": np.fft.rfft(np.exp(np.tanh(whole.real)) * whole.imag),
+        "irfft": np.fft.irfft(inputs["u"] + 1j * inputs["v"].astype(np.float64), n),
+    }  # fmt: skip
+    return graph, inputs, expected
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "n, dtype", [(1 << 16, "f32"), (1 << 15, "f64"), (48000, "f32"), (44100, "f64"), (31 << 12, "f32")]
+)
+def test_threads_share_a_long_row(n: int, dtype: str, rows: int) -> None:
+    """On any number of threads the bits are the same, though one takes other kernels."""
+    graph, inputs, expected = long_transforms(n, rows, dtype)
+    one, two, three = (run(graph, inputs, threads=threads) for threads in (1, 2, 3))
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+        np.testing.assert_array_equal(one[name], three[name])
+    for name, right in expected.items():
+        error = np.abs(joined(two, name) - right).max() / np.sqrt(np.mean(np.abs(right) ** 2))
+        assert error < 4 * np.finfo(f"f{BYTES[dtype]}").eps * (math.log2(n) + 1), name
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_long_rows_with_any_vectors(dtype: str, level: str) -> None:
+    for n in (1 << 15, 3 * 5 * 7 * 11 * 28):
+        graph, inputs, _ = long_transforms(n, 1, dtype)
+        one, two = (run(graph, inputs, level, threads) for threads in (1, 2))
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_long_row(number: float) -> None:
+    n = 1 << 15
+    graph, inputs, _ = long_transforms(n, 3, "f32")
+    clean = run(graph, inputs, threads=2)
+    for name, place in (("x", n // 3), ("u", n // 5)):
+        inputs[name][1, place] = number
+    one, two = (run(graph, inputs, threads=threads) for threads in (1, 2))
+    for name in clean:
+        np.testing.assert_array_equal(two[name][[0, 2]], clean[name][[0, 2]])
+        np.testing.assert_array_equal(np.isnan(two[name]), np.isnan(one[name]))
+        assert np.isnan(two[name][1]).all() or not np.isnan(number) or name == "irfft.0"
+        assert not np.isfinite(two[name][1]).all() or name.startswith("heavy")
+
+
+def test_parts_that_a_long_transform_is_cut_into() -> None:
+    """Threads get halves of the steps of few long rows, each with all its results."""
+
+    def kernels(*results: Value) -> list[str]:
+        graph = results[0].graph
+        give(graph, "y", results)
+        executable = BACKEND().compile(graph, Options(cache=False))
+        return list(executable.artifact.report["kernels"])
+
+    assert kernels(*ops.fft(Graph("g").input("x", (2, 1 << 15)))) == ["fft_rows", "fft", "fft_nan", "fft"]
+    assert kernels(*ops.rfft(Graph("g").input("x", (1 << 16,)))) == ["rfft_rows", "rfft_columns", "rfft", "rfft"]
+    assert kernels(ops.rfft(Graph("g").input("x", (1 << 16,)))[0]) == ["rfft"]
+    assert kernels(*ops.fft(Graph("g").input("x", (100, 1 << 15)))) == ["fft"]
+    assert kernels(*ops.fft(Graph("g").input("x", ("b", 1 << 15)))) == ["fft"]
+    assert kernels(*ops.fft(Graph("g").input("x", (1 << 13,)))) == ["fft"]
+
+
 @pytest.mark.parametrize("level", ISAS)
 @pytest.mark.parametrize("n", [32, 100, 256])
 def test_what_lies_before_is_done_on_the_way(n: int, level: str) -> None:

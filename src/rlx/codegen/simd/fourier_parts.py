@@ -199,6 +199,13 @@ class _PartWriter(FourierWriter):
         re, im = (self.f.offset(part, self.scalar, place) for part in self.buffers[buffer])
         return re, im
 
+    def _of_columns(self, where: tuple[str, str], apart: int, ahead: int = 0) -> tuple[ReaderOf, WriterOf]:
+        """Columns of rows that are some elements apart."""
+        return (
+            lambda vector: self._of_rows(where, apart, self._column(vector), ahead)[0],
+            lambda vector: self._of_rows(where, apart, self._column(vector))[1],
+        )
+
     def _in_scratch(self, buffer: int) -> tuple[ReaderOf, WriterOf]:
         return (
             lambda vector: self._of_rows(self._area(buffer, vector), self.lanes, "0")[0],
@@ -239,8 +246,7 @@ class _PartWriter(FourierWriter):
         """The first half: reads columns of the signal, writes rows of transforms."""
         part = self.scheduled_part
         if self.part.source >= 0:
-            source = self._between(self.part.source)
-            read: ReaderOf = lambda vector: self._of_rows(source, part.across, self._column(vector), self._ahead)[0]
+            read = self._of_columns(self._between(self.part.source), part.across, self._ahead)[0]
         else:
             self._hoisted()
             read = self._signal_rows()
@@ -319,14 +325,12 @@ class _PartWriter(FourierWriter):
     def _columns(self) -> None:
         """The second half: transforms columns of rows, in their place."""
         across = self.scheduled_part.across
-        source = self._between(self.part.source)
-        read: ReaderOf = lambda vector: self._of_rows(source, across + self.lanes, self._column(vector), self._ahead)[0]
+        read = self._of_columns(self._between(self.part.source), across + self.lanes, self._ahead)[0]
         if self.part.target < 0:
             self._column_steps(read, self._result_rows, self._number_twiddles)
             return
         target = self._between(self.part.target)
-        write: WriterOf = lambda vector: self._of_rows(target, across, self._column(vector))[1]
-        self._column_steps(read, write, self._number_twiddles)
+        self._column_steps(read, self._of_columns(target, across)[1], self._number_twiddles)
 
         def close() -> None:  # Z[n/2] = Z[0]
             for where in target:

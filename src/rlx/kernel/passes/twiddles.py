@@ -22,6 +22,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
+from rlx.kernel.ir.control import ByThreads
 from rlx.kernel.ir.irregular import FourierPart, FourierTransform
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
@@ -134,22 +135,20 @@ def _columns(step: Step, lanes: int) -> int:
 
 @cache
 def halves(length: int, lanes: int, most: int = RADIX) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
-    """Steps in two halves of about the same length, for vectors of columns. The data of length n1 · n2 are rows of n2
-    first: the first half transforms columns of these, of n1 elements each, and writes each as a row. The second half
+    """The steps in two halves of about the same length, for vectors of columns. The data of length n1 · n2 are rows of
+    n2 first: the first half transforms columns of these, of n1 elements each, and writes each as a row. The second half
     transforms columns of rows of n1. None where rows would be shorter than a vector."""
-    highs = [high for high in range(lanes, length // lanes + 1) if length % high == 0]
-    if not highs:
+    plan = steps(length, lanes, most)
+    cuts = [k for k in range(1, len(plan)) if plan[k].before >= lanes and length // plan[k].before >= lanes]
+    if not cuts:
         return None
-    high = min(highs, key=lambda high: (max(high, length // high), high))
+    cut = min(cuts, key=lambda k: max(plan[k].before, length // plan[k].before))
     made: list[Step] = []
-    before = 1
-    first, second = radices(high, most), radices(length // high, most)
-    for number, radix in enumerate((*first, *second)):
-        after = length // (before * radix)
-        form, columns = ("across", length // high) if number < len(first) else ("along", 0)
-        made.append(Step(radix, before, after, form, twiddles_end(made, lanes) if after > 1 else -1, columns))
-        before *= radix
-    return tuple(made[: len(first)]), tuple(made[len(first) :])
+    for number, step in enumerate(plan):
+        form, columns = ("across", length // plan[cut].before) if number < cut else ("along", 0)
+        table = twiddles_end(made, lanes) if step.after > 1 else -1
+        made.append(Step(step.radix, step.before, step.after, form, table, columns))
+    return tuple(made[:cut]), tuple(made[cut:])
 
 
 def halves_of(work: FourierTransform, chosen: Schedule) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
@@ -159,7 +158,7 @@ def halves_of(work: FourierTransform, chosen: Schedule) -> tuple[tuple[Step, ...
 
 
 def is_long(work: FourierTransform) -> bool:
-    """Whether threads share each row: rows are few, and so long that the two halves gain on one thread already."""
+    """Whether threads, where there are several, share each row: rows are few, and long."""
     rows = dims.product(work.outer)
     few = isinstance(rows, int) and rows <= FEW_ROWS
     return few and points(work) >= LONG and all(result is not None for result in work.results)
@@ -248,12 +247,16 @@ class Twiddles(LeafPass):
         assert isinstance(work, FourierTransform)
         chosen = schedule(work, self.lanes)
         width = chosen.static_tile("register", "signal")
-        cut = halves_of(work, chosen) if is_long(work) else None
-        if cut is not None:
-            return self._parts(program, kernel, work, (*cut[0], *cut[1]), width)
         table = self._table(program, work, scheduled_steps(work, chosen), width)
         made = dataclasses.replace(work, table=len(kernel.slots))
-        return [dataclasses.replace(kernel, work=made, slots=(*kernel.slots, table))]
+        alone = dataclasses.replace(kernel, work=made, slots=(*kernel.slots, table))
+        cut = halves_of(work, chosen) if is_long(work) else None
+        if cut is None:
+            return [alone]
+        several = self._parts(program, kernel, work, (*cut[0], *cut[1]), width)
+        tables = {number for each in several for number in each.slots if program.buffers[number].kind == "constant"}
+        slots = tuple(dict.fromkeys((*alone.slots, *sorted(tables))))
+        return [dataclasses.replace(kernel, work=ByThreads(tuple(several), (alone,)), slots=slots)]
 
     def _table(self, program: Program, work: FourierTransform, plan: Sequence[Step], width: int) -> int:
         """The buffer with the twiddles."""
