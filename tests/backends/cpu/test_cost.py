@@ -277,6 +277,19 @@ def test_an_estimate_tells_memory_and_goes_on_at_any_size() -> None:
     assert small.weight_bytes == 256 and small.fits and small.total_ns(1) > small.total_ns(1000)
 
 
+def test_threads_share_a_long_transform() -> None:
+    """The estimate is of the kernels that a run on so many threads has."""
+    graph = Graph("long")
+    graph.output(*rlx.ops.rfft(graph.input("x", (1 << 16,))))
+    gains = USUAL | {"threads_compute_gain": 1.9, "threads_memory_gain": 1.9, "threads_count": 2.0}
+    estimator = rates.CpuEstimator(graph, OPTIONS, gains)
+    times = []
+    for threads in (1, 2):
+        estimator.threads = threads
+        times.append(estimator({}).run_ns)
+    assert times[0] / 2 < times[1] < times[0]
+
+
 def test_every_way_of_running_a_kernel_has_a_price() -> None:
     names = [module.name for module in pkgutil.iter_modules(simd.__path__)]
     modules = [importlib.import_module(f"rlx.codegen.simd.{name}") for name in names]

@@ -13,8 +13,10 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import BACKEND, build, isa
 from rlx.backends.cpu.claims import claim
+from rlx.cost.counts import placed
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
+from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes import twiddles as fourier
 from support import binding_of
 
@@ -182,6 +184,28 @@ def test_what_is_not_finite_stays_in_its_long_row(number: float) -> None:
         assert not np.isfinite(two[name][1]).all() or name.startswith("heavy")
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_rows_in_loops_and_of_weights(threads: int) -> None:
+    n = 1 << 15
+    graph = Graph("loop")
+    x, weight = graph.input("x", (3, n)), graph.param("w", (2, n))
+    start = graph.constant(np.zeros(n, np.float32))
+    body = Graph("body")
+    total, row = body.input("total", (n,)), body.input("row", (n,))
+    re, im = ops.fft(row, row * 0.5)
+    body.output(re + im + total, name="next")
+    results = call("scan", start, x, regions=(body,), carried=1, sequences=1, length=3)
+    graph.output(results[0] if isinstance(results, tuple) else results, name="y")
+    give(graph, "weight", ops.rfft(weight))
+    values, weights = noise(3, n), noise(2, n, seed=1)
+    executable = BACKEND().compile(graph, Options(cache=False, threads=threads))
+    executable.set_params({"w": weights})
+    actual = executable.bind({})([values])
+    right = np.fft.fft(values + 0.5j * values)
+    np.testing.assert_allclose(actual[0], (right.real + right.imag).sum(0), atol=5e-3)
+    np.testing.assert_allclose(actual[1] + 1j * actual[2], np.fft.rfft(weights), atol=3e-3)
+
+
 def test_parts_that_a_long_transform_is_cut_into() -> None:
     """Threads get halves of the steps of few long rows, each with all its results."""
 
@@ -197,6 +221,16 @@ def test_parts_that_a_long_transform_is_cut_into() -> None:
     assert kernels(*ops.fft(Graph("g").input("x", (100, 1 << 15)))) == ["fft"]
     assert kernels(*ops.fft(Graph("g").input("x", ("b", 1 << 15)))) == ["fft"]
     assert kernels(*ops.fft(Graph("g").input("x", (1 << 13,)))) == ["fft"]
+
+
+def test_ways_by_threads_are_told() -> None:
+    graph = Graph("long")
+    give(graph, "y", ops.rfft(graph.input("x", (1 << 16,))))
+    program, _ = build.program_of(graph, isa.detect(), Options())
+    text = text_of(program)
+    assert "on several threads:" in text and "columns of a to bins transform of 65536" in text
+    run_on = {n: {p.kernel.name for p in placed(program.main, {}, n) if p.chance} for n in (1, 2)}
+    assert run_on == {1: {"rfft"}, 2: {"rfft_rows", "rfft_columns", "rfft"}}
 
 
 @pytest.mark.parametrize("level", ISAS)

@@ -158,7 +158,7 @@ class CpuEstimator(Estimator):
         program, rates = self.program, self.rates
         estimates = []
         home = level_of(self._resident(binding), self.isa)
-        for item in placed(program.main, binding):
+        for item in placed(program.main, binding, self.threads):
             work = work_of(program, item.kernel, self.scheduled[item.number], self.isa, binding, self.runs)
             times = item.times * item.chance
             looped = item.times > 1

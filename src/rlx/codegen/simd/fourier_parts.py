@@ -29,6 +29,8 @@ PAIR_VECTORS = 32
 """Of bins, in a piece that a thread takes."""
 BESIDE = 4
 """Vectors of columns in a piece, at most: rows are far apart in memory, and neighbouring lines come faster."""
+LEAST_PIECES = 16
+"""Of a row, if it has as many vectors of columns: threads find enough of them."""
 SCRATCH_BYTES = 1 << 20
 """For these vectors, at most."""
 
@@ -113,7 +115,8 @@ def schedule(part: FourierPart, lanes: int) -> ScheduledFourierPart:
     if here:
         vectors = -(-scheduled.across // width)
         most = SCRATCH_BYTES // (4 * scheduled.area * part.of.real.dtype.itemsize)
-        beside = next((n for n in range(min(BESIDE, most), 1, -1) if vectors % n == 0), 1)
+        most = min(BESIDE, most, vectors // LEAST_PIECES)
+        beside = next((n for n in range(most, 1, -1) if vectors % n == 0), 1)
         scheduled = replace(scheduled, beside=beside, pieces=vectors // beside)
     elif part.part == "pairs":
         scheduled = replace(scheduled, pieces=-(-pair_count(part.of) // (width * PAIR_VECTORS)))
