@@ -284,11 +284,23 @@ def test_claims(make: Any, taken: bool) -> None:
     assert (answer == "") is taken and answer is not None
 
 
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_halves_have_the_steps_of_the_whole(lanes: int) -> None:
+    for n in (1 << 14, 1 << 17, 1 << 20, 3 << 13, 5**4 * 64, 3 * 5 * 7 * 11 * 13 * 2):
+        cut = fourier.halves(n, lanes)
+        assert cut is not None
+        first, second = cut
+        assert [s.radix for s in (*first, *second)] == [s.radix for s in fourier.steps(n, lanes)]
+        assert all(step.columns == n // second[0].before >= lanes for step in first)
+        assert second[0].before >= lanes
+    assert fourier.halves(lanes * lanes // 2, lanes) is None
+
+
 def test_arm_code_is_made() -> None:
     graph = Graph("arm")
-    for n in (30, 512):
-        give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (9, n))))
-        give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (9, n // 2 + 1), "f64")))
+    for n in (30, 512, 1 << 15):
+        give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (4, n))))
+        give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (4, n // 2 + 1), "f64")))
     assert build.compile_artifact(graph, isa.forced("neon", for_codegen_only=True), Options()).code
 
 
