@@ -12,7 +12,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr
-from rlx.kernel.ir.control import Branch, Loop, LoopGroup
+from rlx.kernel.ir.control import Branch, ByThreads, Loop, LoopGroup
 from rlx.kernel.ir.index import Access, Linear, offset_of
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
@@ -203,8 +203,8 @@ def _trips(loop: Loop, binding: Binding) -> float:
     return float(max(dims.evaluate(loop.trips, binding), 0))
 
 
-def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
-    """The kernels in the order of `kernel.ir.program.leaves`, with how often each runs."""
+def placed(kernels: Iterable[Kernel], binding: Binding, threads: int = 1) -> list[Placed]:
+    """The kernels in the order of `kernel.ir.program.leaves`, with how often each runs in a run on so many threads."""
     result: list[Placed] = []
 
     def visit(kernel: Kernel, times: float, chance: float) -> None:
@@ -212,6 +212,10 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
         if isinstance(work, Branch):
             for inner in (*work.yes, *work.no):
                 visit(inner, times, chance / 2)
+        elif isinstance(work, ByThreads):
+            for side, runs in ((work.several, threads > 1), (work.alone, threads <= 1)):
+                for inner in side:
+                    visit(inner, times, chance * runs)
         elif isinstance(work, Loop):
             trips = _trips(work, binding)
             for inner in (*work.test, *work.body):
@@ -235,6 +239,8 @@ def host_syncs(kernels: Iterable[Kernel], binding: Binding) -> float:
         match kernel.work:
             case Branch() as work:
                 total += 1 + (host_syncs(work.yes, binding) + host_syncs(work.no, binding)) / 2
+            case ByThreads() as work:
+                total += host_syncs(work.alone, binding)
             case Loop() as work:
                 trips = _trips(work, binding)
                 decisions = trips + 1 if work.condition is not None else 0.0

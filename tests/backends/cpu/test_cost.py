@@ -15,8 +15,9 @@ import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import calibrate, rates
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.cost import AMOUNTS, NEAR, KernelWork, _tiles, work_of
+from rlx.backends.cpu.cost import AMOUNTS, NEAR, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
+from rlx.backends.cpu.work import KernelWork
 from rlx.codegen import simd
 from rlx.codegen.simd.module import schedule_of
 from rlx.cost.fit import overlapped
@@ -294,6 +295,19 @@ def test_bytes_that_a_run_packs_have_a_price() -> None:
     for turned in (False, True):
         assert packed < price(turned) < 1.5 * packed
     assert price(turned=True, k=255) > price(turned=True)  # the last words byte by byte
+
+
+def test_threads_share_a_long_transform() -> None:
+    """The estimate is of the kernels that a run on so many threads has."""
+    graph = Graph("long")
+    graph.output(*rlx.ops.rfft(graph.input("x", (1 << 16,))))
+    gains = USUAL | {"threads_compute_gain": 1.9, "threads_memory_gain": 1.9, "threads_count": 2.0}
+    estimator = rates.CpuEstimator(graph, OPTIONS, gains)
+    times = []
+    for threads in (1, 2):
+        estimator.threads = threads
+        times.append(estimator({}).run_ns)
+    assert times[0] / 2 < times[1] < times[0]
 
 
 def test_every_way_of_running_a_kernel_has_a_price() -> None:

@@ -13,8 +13,10 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import BACKEND, build, isa
 from rlx.backends.cpu.claims import claim
+from rlx.cost.counts import placed
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
+from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes import twiddles as fourier
 from support import binding_of
 
@@ -121,6 +123,116 @@ def test_rows_that_the_run_brings(n: int, rows: int) -> None:
     assert np.allclose(one["back.0"], inputs["x"], atol=1e-5)
 
 
+def long_transforms(n: int, rows: int, dtype: str) -> tuple[Graph, dict[str, Array], dict[str, Any]]:
+    """All kinds of transforms of a length, and what NumPy says."""
+    graph = Graph("long")
+    shapes = {"x": n, "y": n, "u": n // 2 + 1, "v": n // 2 + 1}
+    inputs = {name: noise(rows, size, dtype=dtype, seed=i) for i, (name, size) in enumerate(shapes.items())}
+    x, y, u, v = (graph.input(name, inputs[name].shape, dtype) for name in shapes)
+    give(graph, "fft", ops.fft(x, y))
+    give(graph, "ifft", ops.fft(x, y, inverse=True))
+    give(graph, "rfft", ops.rfft(x))
+    give(graph, "heavy", ops.rfft(ops.exp(ops.tanh(x)) * y))
+    give(graph, "irfft", ops.irfft(u, v, length=n))
+    whole = inputs["x"] + 1j * inputs["y"].astype(np.float64)
+    expected = {
+        "fft": np.fft.fft(whole), "ifft": np.fft.ifft(whole), "rfft": np.fft.rfft(whole.real),
+        "heavy": np.fft.rfft(np.exp(np.tanh(whole.real)) * whole.imag),
+        "irfft": np.fft.irfft(inputs["u"] + 1j * inputs["v"].astype(np.float64), n),
+    }  # fmt: skip
+    return graph, inputs, expected
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "n, dtype", [(1 << 16, "f32"), (1 << 15, "f64"), (48000, "f32"), (44100, "f64"), (31 << 12, "f32")]
+)
+def test_threads_share_a_long_row(n: int, dtype: str, rows: int) -> None:
+    """On any number of threads the bits are the same, though one takes other kernels."""
+    graph, inputs, expected = long_transforms(n, rows, dtype)
+    one, two, three = (run(graph, inputs, threads=threads) for threads in (1, 2, 3))
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+        np.testing.assert_array_equal(one[name], three[name])
+    for name, right in expected.items():
+        error = np.abs(joined(two, name) - right).max() / np.sqrt(np.mean(np.abs(right) ** 2))
+        assert error < 4 * np.finfo(f"f{BYTES[dtype]}").eps * (math.log2(n) + 1), name
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_long_rows_with_any_vectors(dtype: str, level: str) -> None:
+    for n in (1 << 15, 3 * 5 * 7 * 11 * 28):
+        graph, inputs, _ = long_transforms(n, 1, dtype)
+        one, two = (run(graph, inputs, level, threads) for threads in (1, 2))
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_long_row(number: float) -> None:
+    n = 1 << 15
+    graph, inputs, _ = long_transforms(n, 3, "f32")
+    clean = run(graph, inputs, threads=2)
+    for name, place in (("x", n // 3), ("u", n // 5)):
+        inputs[name][1, place] = number
+    one, two = (run(graph, inputs, threads=threads) for threads in (1, 2))
+    for name in clean:
+        np.testing.assert_array_equal(two[name][[0, 2]], clean[name][[0, 2]])
+        np.testing.assert_array_equal(np.isnan(two[name]), np.isnan(one[name]))
+        assert np.isnan(two[name][1]).all() or not np.isnan(number) or name == "irfft.0"
+        assert not np.isfinite(two[name][1]).all() or name.startswith("heavy")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_rows_in_loops_and_of_weights(threads: int) -> None:
+    n = 1 << 15
+    graph = Graph("loop")
+    x, weight = graph.input("x", (3, n)), graph.param("w", (2, n))
+    start = graph.constant(np.zeros(n, np.float32))
+    body = Graph("body")
+    total, row = body.input("total", (n,)), body.input("row", (n,))
+    re, im = ops.fft(row, row * 0.5)
+    body.output(re + im + total, name="next")
+    results = call("scan", start, x, regions=(body,), carried=1, sequences=1, length=3)
+    graph.output(results[0] if isinstance(results, tuple) else results, name="y")
+    give(graph, "weight", ops.rfft(weight))
+    values, weights = noise(3, n), noise(2, n, seed=1)
+    executable = BACKEND().compile(graph, Options(cache=False, threads=threads))
+    executable.set_params({"w": weights})
+    actual = executable.bind({})([values])
+    right = np.fft.fft(values + 0.5j * values)
+    np.testing.assert_allclose(actual[0], (right.real + right.imag).sum(0), atol=5e-3)
+    np.testing.assert_allclose(actual[1] + 1j * actual[2], np.fft.rfft(weights), atol=3e-3)
+
+
+def test_parts_that_a_long_transform_is_cut_into() -> None:
+    """Threads get halves of the steps of few long rows, each with all its results."""
+
+    def kernels(*results: Value) -> list[str]:
+        graph = results[0].graph
+        give(graph, "y", results)
+        executable = BACKEND().compile(graph, Options(cache=False))
+        return list(executable.artifact.report["kernels"])
+
+    assert kernels(*ops.fft(Graph("g").input("x", (2, 1 << 15)))) == ["fft_rows", "fft", "fft_nan", "fft"]
+    assert kernels(*ops.rfft(Graph("g").input("x", (1 << 16,)))) == ["rfft_rows", "rfft_columns", "rfft", "rfft"]
+    assert kernels(ops.rfft(Graph("g").input("x", (1 << 16,)))[0]) == ["rfft"]
+    assert kernels(*ops.fft(Graph("g").input("x", (100, 1 << 15)))) == ["fft"]
+    assert kernels(*ops.fft(Graph("g").input("x", ("b", 1 << 15)))) == ["fft"]
+    assert kernels(*ops.fft(Graph("g").input("x", (1 << 13,)))) == ["fft"]
+
+
+def test_ways_by_threads_are_told() -> None:
+    graph = Graph("long")
+    give(graph, "y", ops.rfft(graph.input("x", (1 << 16,))))
+    program, _ = build.program_of(graph, isa.detect(), Options())
+    text = text_of(program)
+    assert "on several threads:" in text and "columns of a to bins transform of 65536" in text
+    run_on = {n: {p.kernel.name for p in placed(program.main, {}, n) if p.chance} for n in (1, 2)}
+    assert run_on == {1: {"rfft"}, 2: {"rfft_rows", "rfft_columns", "rfft"}}
+
+
 @pytest.mark.parametrize("level", ISAS)
 @pytest.mark.parametrize("n", [32, 100, 256])
 def test_what_lies_before_is_done_on_the_way(n: int, level: str) -> None:
@@ -172,11 +284,23 @@ def test_claims(make: Any, taken: bool) -> None:
     assert (answer == "") is taken and answer is not None
 
 
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_halves_have_the_steps_of_the_whole(lanes: int) -> None:
+    for n in (1 << 14, 1 << 17, 1 << 20, 3 << 13, 5**4 * 64, 3 * 5 * 7 * 11 * 13 * 2):
+        cut = fourier.halves(n, lanes)
+        assert cut is not None
+        first, second = cut
+        assert [s.radix for s in (*first, *second)] == [s.radix for s in fourier.steps(n, lanes)]
+        assert all(step.columns == n // second[0].before >= lanes for step in first)
+        assert second[0].before >= lanes
+    assert fourier.halves(lanes * lanes // 2, lanes) is None
+
+
 def test_arm_code_is_made() -> None:
     graph = Graph("arm")
-    for n in (30, 512):
-        give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (9, n))))
-        give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (9, n // 2 + 1), "f64")))
+    for n in (30, 512, 1 << 15):
+        give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (4, n))))
+        give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (4, n // 2 + 1), "f64")))
     assert build.compile_artifact(graph, isa.forced("neon", for_codegen_only=True), Options()).code
 
 

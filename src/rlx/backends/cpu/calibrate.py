@@ -15,9 +15,9 @@ import numpy as np
 
 from rlx.backends.base import Options
 from rlx.backends.cpu import rates, topology
-from rlx.backends.cpu.cost import KernelWork
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import detect
+from rlx.backends.cpu.work import KernelWork
 from rlx.codegen.simd.isa import Isa
 from rlx.cost import microbenchmarks as probes
 from rlx.cost.calibrate import BUDGET_S, TYPICAL, times_ns

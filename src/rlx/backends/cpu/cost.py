@@ -6,16 +6,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.work import KernelWork
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import (
     attention,
     chains,
     fourier,
+    fourier_parts,
     gemm,
     irregular,
     loops,
@@ -25,7 +27,7 @@ from rlx.codegen.simd import (
     transpose,
     windows,
     winograd,
-)
+)  # fmt: skip
 from rlx.codegen.simd.block_cores import FEW_ROWS, BlockForm
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
@@ -45,7 +47,6 @@ from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
 from rlx.kernel.schedule.schedule import UNTILED
-from rlx.records import dataclass
 
 UNPACKED_ROWS = 2
 """What it takes to unpack weights of few bits, in rows that are multiplied with them."""
@@ -57,28 +58,6 @@ COMPARISON = Counts(plain=18, slow=1, contiguous=5)
 """Instructions that compare a box with a vector of others."""
 CHOSEN = 64
 """Of so many boxes one has a score above the threshold, roughly."""
-Amounts = dict[str, float]
-"""Amounts of work by the name of their rate."""
-
-
-@dataclass
-class KernelWork:
-    """A kernel at known dims: amounts, cycles that bodies wait for their own results, bytes that it touches (`warm` as
-    in `Footprint`) and how many times as long as streamed ones these take, floating-point operations, pieces that
-    threads may share, and its kind as in `KernelEstimate`."""
-
-    amounts: Amounts = field(default_factory=dict)
-    waits: float = 0.0
-    flops: float = 0.0
-    warm_bytes: float = 0.0
-    total_bytes: float = 0.0
-    slowness: float = 1.0
-    pieces: float = 1.0
-    kind: str = "elementwise"
-
-    def add(self, name: str, amount: float) -> None:
-        if amount:
-            self.amounts[name] = self.amounts.get(name, 0.0) + amount
 
 
 def work_of(
@@ -505,6 +484,23 @@ def _suppression(costs: KernelWork, scheduled: suppression.ScheduledSuppression,
     return int(lists * length)
 
 
+def _fourier_part(
+    costs: KernelWork, scheduled: fourier_parts.ScheduledFourierPart, isa: Isa, binding: Binding
+) -> int:  # fmt: skip
+    work = scheduled.work
+    rows = dims.evaluate(dims.product(work.outer), binding)
+    if not rows:
+        return 0
+    part = scheduled.lanes * work.real.dtype.itemsize / isa.vector_bytes
+    costs.add("transformed", rows * scheduled.pieces * scheduled.vectors * (1 + part) / 2)
+    costs.add("transforms", rows * scheduled.pieces)
+    for body in work.bodies():
+        each, _ = count(body, len(work.outer))
+        _instructions(costs, each, rows * work.length / isa.lanes, isa)
+    costs.flops += 5.0 * rows * points_of(work) * sum(math.log2(step.radix) for step in scheduled.here)
+    return rows * work.length if scheduled.part.part != "nan" else rows
+
+
 AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], int]]] = {
     gemm.ScheduledMatmul: ("product", _gemm),
     winograd.ScheduledWinograd: ("convolution", _winograd),
@@ -513,6 +509,7 @@ AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], in
     repeat.ScheduledRepeats: ("move", _repeats),
     loops.ScheduledLoops: ("elementwise", _nest),
     fourier.ScheduledFourier: ("transform", _fourier),
+    fourier_parts.ScheduledFourierPart: ("transform", _fourier_part),
     irregular.ScheduledIrregular: ("order", _irregular),
     suppression.ScheduledSuppression: ("order", _suppression),
 }

@@ -14,8 +14,9 @@ import numpy as np
 from rlx.backends import processor
 from rlx.backends.base import Options
 from rlx.backends.cpu import topology
-from rlx.backends.cpu.cost import KernelWork, level_of, work_of
+from rlx.backends.cpu.cost import level_of, work_of
 from rlx.backends.cpu.isa import detect, forced
+from rlx.backends.cpu.work import KernelWork
 from rlx.codegen.simd.entry_points import CHUNKS_A_THREAD
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.module import schedule_of
@@ -158,7 +159,7 @@ class CpuEstimator(Estimator):
         program, rates = self.program, self.rates
         estimates = []
         home = level_of(self._resident(binding), self.isa)
-        for item in placed(program.main, binding):
+        for item in placed(program.main, binding, self.threads):
             work = work_of(program, item.kernel, self.scheduled[item.number], self.isa, binding, self.runs)
             times = item.times * item.chance
             looped = item.times > 1

@@ -14,7 +14,7 @@ from functools import partial
 from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
-from rlx.kernel.ir.control import Branch, Loop, LoopGroup, RowCut
+from rlx.kernel.ir.control import Branch, ByThreads, Loop, LoopGroup, RowCut
 from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.rows import LEAST_ROWS, ROWS, whole
 from rlx.kernel.passes.memory import MemoryPlan
@@ -113,6 +113,8 @@ class Entry:
         for kernel in kernels:
             if isinstance(kernel.work, Branch):
                 self._branch(kernel.work)
+            elif isinstance(kernel.work, ByThreads):
+                self._by_threads(kernel.work)
             elif isinstance(kernel.work, Loop):
                 self._loop(kernel.work)
             elif isinstance(kernel.work, LoopGroup):
@@ -209,6 +211,18 @@ class Entry:
             return run
 
         self.f.when(self._truth(work.predicate), side(work.yes, work.yes_checks), side(work.no, work.no_checks))
+        self.pointers = around
+
+    def _by_threads(self, work: ByThreads) -> None:
+        around = self.pointers
+
+        def side(kernels: Sequence[Kernel]) -> None:
+            # addresses computed in one branch are unknown in the other, and after both
+            self.pointers = dict(around)
+            self._run(kernels)
+
+        several = self.f.value("icmp sgt i64 %threads, 1")
+        self.f.when(several, partial(side, work.several), partial(side, work.alone))
         self.pointers = around
 
     def _checked(self, checks: list[int], kernels: Sequence[Kernel]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd.body import Body, lane_mask
@@ -32,6 +33,24 @@ PASS_CYCLES, ROW_CYCLES = 10, 60
 """Of a complex vector that goes through a step, and of a row beside, roughly."""
 
 
+class Steps(Protocol):
+    """What the writer asks of a scheduled transform."""
+
+    @property
+    def work(self) -> FourierTransform: ...
+
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def room(self) -> int:
+        """Elements of a part of a buffer in scratch."""
+        ...
+
+
 @dataclass(frozen=True)
 class ScheduledFourier(WholePositions):
     """How a transform is run; fields as in `loops.ScheduledLoops`. A position is a row."""
@@ -49,7 +68,7 @@ class ScheduledFourier(WholePositions):
         return self.schedule.static_tile("register", "signal")
 
     def render(self, module: Module, stem: str, slots: int) -> Callee:
-        return module.define(stem, lambda name: _FourierWriter(module, name, self, slots).write())
+        return module.define(stem, lambda name: FourierWriter(module, name, self, slots).write())
 
     @property
     def room(self) -> int:
@@ -72,10 +91,14 @@ def schedule(work: FourierTransform, lanes: int) -> ScheduledFourier:
 Reader = Callable[[str], Callable[[int], Complex]]
 Writer = Callable[[str], Callable[[int, Complex], None]]
 """At a position that the run knows: reads or writes a vector some elements further."""
+GivePair = Callable[[str, str, Complex, Complex], None]
+"""Takes two places and the values that belong there."""
 
 
-class _FourierWriter:
-    def __init__(self, module: Module, name: str, scheduled: ScheduledFourier, slots: int) -> None:
+class FourierWriter:
+    """Writes the function of whole rows; `fourier_parts` has that of parts of rows."""
+
+    def __init__(self, module: Module, name: str, scheduled: Steps, slots: int) -> None:
         self.scheduled = scheduled
         self.work = work = scheduled.work
         self.lanes = scheduled.lanes
@@ -413,29 +436,25 @@ class _FourierWriter:
 
     # real signals
 
-    def _pairs(self, read: Reader, half: str, give: Callable[[str, str, Complex, Complex], None]) -> None:
+    def _pair(self, at: str, read: Reader, half: str, give: GivePair) -> None:
         """Bins k and n/2 - k from one another, as `ops.fourier` does it: gives their places and values."""
         f, m = self.f, self.arithmetic
         count = pair_count(self.work)
         table = twiddles_end(self.scheduled.steps, self.lanes)
-
-        def pair(at: str) -> None:
-            back = f.sub(str(self.length - self.lanes + 1), at)
-            a, b = read(at)(0)
-            c, d = (self._reversed(part) for part in read(back)(0))
-            factors = f.offset(self.body.bases[self.work.table], self.scalar, f.add(at, str(table)))
-            real, imaginary = (self._vector(factors, part * max(count, self.lanes)).name for part in (0, 1))
-            turned = m.times((m.sub(a, c), m.add(b, d)), real, imaginary)
-            both = m.add(a, c), m.sub(b, d)
-            if half:
-                front = m.fma(both[0], half, turned[0]), m.fma(both[1], half, turned[1])
-                end = m.fma(both[0], half, -turned[0]), m.fma(-both[1], half, turned[1])
-            else:
-                front = m.plus(both, turned)
-                end = m.sub(both[0], turned[0]), m.sub(turned[1], both[1])
-            give(at, back, front, (self._reversed(end[0]), self._reversed(end[1])))
-
-        self._along(count, pair)
+        back = f.sub(str(self.length - self.lanes + 1), at)
+        a, b = read(at)(0)
+        c, d = (self._reversed(part) for part in read(back)(0))
+        factors = f.offset(self.body.bases[self.work.table], self.scalar, f.add(at, str(table)))
+        real, imaginary = (self._vector(factors, part * max(count, self.lanes)).name for part in (0, 1))
+        turned = m.times((m.sub(a, c), m.add(b, d)), real, imaginary)
+        both = m.add(a, c), m.sub(b, d)
+        if half:
+            front = m.fma(both[0], half, turned[0]), m.fma(both[1], half, turned[1])
+            end = m.fma(both[0], half, -turned[0]), m.fma(-both[1], half, turned[1])
+        else:
+            front = m.plus(both, turned)
+            end = m.sub(both[0], turned[0]), m.sub(turned[1], both[1])
+        give(at, back, front, (self._reversed(end[0]), self._reversed(end[1])))
 
     def _to_bins(self, buffer: int, asked: bool) -> int:
         f = self.f
@@ -454,7 +473,8 @@ class _FourierWriter:
                 else:
                     put(place)(0, value)
 
-        self._pairs(self._from(buffer), self.arithmetic.constant(0.5), give)
+        half = self.arithmetic.constant(0.5)
+        self._along(pair_count(self.work), lambda at: self._pair(at, self._from(buffer), half, give))
         if not direct:
 
             def out(at: str, mask: str | None, _: str | None) -> None:
@@ -484,7 +504,7 @@ class _FourierWriter:
             give_points(at)(0, self._exchanged(front))
             give_points(back)(0, self._exchanged(end))
 
-        self._pairs(self._from(0), "", give)
+        self._along(pair_count(self.work), lambda at: self._pair(at, self._from(0), "", give))
         return 1
 
 

@@ -8,7 +8,18 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, repeat, suppression, transpose, winograd
+from rlx.codegen.simd import (
+    attention,
+    fourier,
+    fourier_parts,
+    gemm,
+    irregular,
+    loops,
+    repeat,
+    suppression,
+    transpose,
+    winograd,
+)
 from rlx.codegen.simd.entry_points import Code, Entry
 from rlx.codegen.simd.function import ONCE_A_RUN, Callee, Function, Module, Target
 from rlx.codegen.simd.isa import Isa
@@ -19,7 +30,15 @@ from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Loop, LoopGroup
-from rlx.kernel.ir.irregular import FourierTransform, OrderedWork, PrefixScan, Scatter, Suppression, TopKSelection
+from rlx.kernel.ir.irregular import (
+    FourierPart,
+    FourierTransform,
+    OrderedWork,
+    PrefixScan,
+    Scatter,
+    Suppression,
+    TopKSelection,
+)
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.origins import at_origins
 from rlx.kernel.ir.program import Kernel, Program, leaves
@@ -85,6 +104,7 @@ SCHEDULERS: dict[type[Work], Scheduler] = {
     FusedAttention: lambda work, isa: attention.schedule(work, isa) if attention.takes(work) else None,
     FourierTransform: lambda work, isa: fourier.schedule(work, isa.lanes),
     Suppression: lambda work, isa: suppression.schedule(work, isa.lanes),
+    FourierPart: lambda work, isa: fourier_parts.schedule(work, isa.lanes),
     Scatter: _irregular,
     PrefixScan: _irregular,
     TopKSelection: _irregular,

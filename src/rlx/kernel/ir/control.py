@@ -26,6 +26,20 @@ class Owner(Work):
 
 
 @dataclass(frozen=True)
+class ByThreads(Owner):
+    """Two ways to do the same, bit for bit: the kernels `several` if a run has several threads, else `alone`."""
+
+    several: tuple[Kernel, ...]
+    alone: tuple[Kernel, ...]
+
+    def children(self) -> tuple[Kernel, ...]:
+        return (*self.several, *self.alone)
+
+    def map_children(self, change: Callable[[tuple[Kernel, ...]], Iterable[Kernel]]) -> Self:
+        return dataclasses.replace(self, several=tuple(change(self.several)), alone=tuple(change(self.alone)))
+
+
+@dataclass(frozen=True)
 class Branch(Owner):
     """Runs the kernels `yes` if the bool in buffer `predicate` holds, else `no`.
 

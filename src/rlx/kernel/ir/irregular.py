@@ -161,6 +161,40 @@ class FourierTransform(Renderable):
 
 
 @dataclass(frozen=True)
+class FourierPart(Renderable):
+    """One of the kernels that a long transform is cut into (`kernel.passes.twiddles`), each shared by threads.
+
+    of      the transform. Parts that do not read its signal have zeros for it, those that do not write its results none
+    part    "pairs" of bins from or to points; "rows", the first half of the steps, reads columns and writes rows; then
+            "columns", the second half; "nan" spreads a NaN in the first element of a result over all of it
+    source, target   slots of what the part before has left and of what this one leaves, -1 where there is none
+    """
+
+    of: FourierTransform
+    part: str
+    source: int = -1
+    target: int = -1
+
+    def extents(self) -> Shape:
+        return self.of.extents()
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return self.of.bodies()
+
+    def writes(self) -> tuple[Place, ...]:
+        return (*self.of.writes(), *self._between(self.target))
+
+    def reads(self) -> tuple[Place, ...]:
+        return (*self.of.reads(), *self._between(self.source))
+
+    def _between(self, slot: int) -> tuple[Place, ...]:
+        return () if slot < 0 else (Place(slot, Linear(), (), self.of.real.dtype),)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(self, of=self.of.map_bodies(change))
+
+
+@dataclass(frozen=True)
 class BitonicSort(Renderable):
     """Puts rows of `length` keys (slot 0) and their positions (slot 1), one behind the other in memory, in order: the
     least key first, of equals the lower position. `kernel.passes.bitonic` makes them of long top-k selections."""

@@ -19,10 +19,18 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.control import Branch, Loop, LoopGroup
+from rlx.kernel.ir.control import Branch, ByThreads, Loop, LoopGroup
 from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.index import Linear, offset_of
-from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, Suppression, TopKSelection
+from rlx.kernel.ir.irregular import (
+    BitonicSort,
+    FourierPart,
+    FourierTransform,
+    PrefixScan,
+    Scatter,
+    Suppression,
+    TopKSelection,
+)
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import WinogradConvolution
@@ -284,6 +292,12 @@ def _(work: Suppression, writer: _Writer) -> list[str]:
 
 
 @describe.register
+def _(work: FourierPart, writer: _Writer) -> list[str]:
+    targets = ", ".join(_places(work.writes(), writer))
+    return _nested(work.of.outer, [f"{targets} = {work.part} of a {work.of.kind} transform of {work.of.length}"])
+
+
+@describe.register
 def _(work: BitonicSort, writer: _Writer) -> list[str]:
     return _nested(work.outer, [f"sort {work.length} of {', '.join(_places(work.writes(), writer))}"])
 
@@ -293,6 +307,13 @@ def _(work: Branch, writer: _Writer) -> list[str]:
     yes = (line for kernel in work.yes for line in kernel_lines(kernel))
     no = (line for kernel in work.no for line in kernel_lines(kernel))
     return [f"if %{work.predicate}:", *_indented(yes), "else:", *_indented(no)]
+
+
+@describe.register
+def _(work: ByThreads, writer: _Writer) -> list[str]:
+    several = (line for kernel in work.several for line in kernel_lines(kernel))
+    alone = (line for kernel in work.alone for line in kernel_lines(kernel))
+    return ["on several threads:", *_indented(several), "on one:", *_indented(alone)]
 
 
 @describe.register

@@ -22,7 +22,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.control import Branch, Loop, LoopGroup
+from rlx.kernel.ir.control import Branch, ByThreads, Loop, LoopGroup
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
@@ -129,11 +129,9 @@ class Verifier:
         work = kernel.work
         if isinstance(work, Branch):
             self._must_hold(kernel, work.predicate)
-            before = set(self.ready)
-            self._kernels(work.yes)
-            after_yes, self.ready = self.ready, before
-            self._kernels(work.no)
-            self.ready &= after_yes
+            self._either(work.yes, work.no)
+        elif isinstance(work, ByThreads):
+            self._either(work.several, work.alone)
         elif isinstance(work, Loop):
             for value in work.carried:
                 self._must_hold(kernel, value.start)
@@ -147,6 +145,14 @@ class Verifier:
             self._kernels(work.body)
         elif isinstance(work, LoopGroup):
             self._kernels(work.loops)
+
+    def _either(self, some: Iterable[Kernel], others: Iterable[Kernel]) -> None:
+        """Kernels of which a run has the ones or the others: what both have written is there afterwards."""
+        before = set(self.ready)
+        self._kernels(some)
+        after_some, self.ready = self.ready, before
+        self._kernels(others)
+        self.ready &= after_some
 
     def _must_hold(self, kernel: Kernel, number: int) -> None:
         if not self._holds(number):

@@ -13,13 +13,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
-from rlx.kernel.ir.irregular import FourierTransform
+from rlx.kernel.ir.control import ByThreads
+from rlx.kernel.ir.irregular import FourierPart, FourierTransform
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
 from rlx.kernel.schedule.overrides import overridden, unfit
@@ -33,6 +37,10 @@ LEAST = 16
 """Shorter transforms are products with a matrix."""
 RADIX = 8
 """The power of two that a step joins, at most, unless a schedule set by hand says otherwise."""
+LONG = 1 << 14
+"""Points of a row that is worth kernels of its own for the halves of its steps."""
+FEW_ROWS = 8
+"""More rows are shared by threads as they are."""
 ODD_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 """Of lengths that are taken: a step by a prime takes as many products as it is long, and as many registers."""
 
@@ -43,7 +51,9 @@ class Step:
 
     form   how vectors lie: "along" q, where s fills them; over p and q as "one" axis, where s divides a vector, so that
            results change places in registers; else "over" the end of q, where each result covers what was too much of
-           the one before. Twiddles are single numbers [p][j - 1][part] or, for "one", vectors [j - 1][part][p·s + q].
+           the one before; "across" columns of the first half. Twiddles are single numbers [p][j - 1][part], for "one"
+           vectors [j - 1][part][p·s + q], for "across" vectors [columns][p][j - 1][part], as they are read.
+    columns   of "across"; p is (row, column) there
     """
 
     radix: int
@@ -51,6 +61,7 @@ class Step:
     after: int
     form: str
     table: int = -1
+    columns: int = 0
 
     @property
     def apart(self) -> int:
@@ -117,7 +128,46 @@ def twiddles_end(plan: Sequence[Step], lanes: int) -> int:
 
 
 def _columns(step: Step, lanes: int) -> int:
+    if step.form == "across":
+        return -(-step.columns // lanes) * lanes * (step.after // step.columns)
     return max(step.apart, lanes) if step.form == "one" else step.after
+
+
+@cache
+def halves(length: int, lanes: int, most: int = RADIX) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """The steps in two halves of about the same length, for vectors of columns. The data of length n1 · n2 are rows of
+    n2 first: the first half transforms columns of these, of n1 elements each, and writes each as a row. The second half
+    transforms columns of rows of n1. None where rows would be shorter than a vector."""
+    plan = steps(length, lanes, most)
+    cuts = [k for k in range(1, len(plan)) if plan[k].before >= lanes and length // plan[k].before >= lanes]
+    if not cuts:
+        return None
+    cut = min(cuts, key=lambda k: max(plan[k].before, length // plan[k].before))
+    made: list[Step] = []
+    for number, step in enumerate(plan):
+        form, columns = ("across", length // plan[cut].before) if number < cut else ("along", 0)
+        table = twiddles_end(made, lanes) if step.after > 1 else -1
+        made.append(Step(step.radix, step.before, step.after, form, table, columns))
+    return tuple(made[:cut]), tuple(made[cut:])
+
+
+def halves_of(work: FourierTransform, chosen: Schedule) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """The halves that a schedule says."""
+    width, radix = (chosen.static_tile("register", axis) for axis in ("signal", "radix"))
+    return halves(points(work), width, radix)
+
+
+def is_long(work: FourierTransform) -> bool:
+    """Whether threads, where there are several, share each row: rows are few, and long."""
+    rows = dims.product(work.outer)
+    few = isinstance(rows, int) and rows <= FEW_ROWS
+    return few and points(work) >= LONG and all(result is not None for result in work.results)
+
+
+def part_room(work: FourierTransform, plan: Sequence[Step], width: int) -> int:
+    """Elements between the real and the imaginary parts of a row that parts leave to one another. Rows of transforms
+    are a vector longer than need be: a power of two apart they would want the same few lines of a cache."""
+    return points(work) + width * max(step.columns for step in plan)
 
 
 def radices(length: int, most: int = RADIX) -> list[int]:
@@ -159,10 +209,16 @@ def table_of(work: FourierTransform, plan: Sequence[Step], lanes: int) -> Array:
 
 
 def _twiddles(step: Step, lanes: int) -> Array:
-    p = np.arange(_columns(step, lanes)) // (step.before if step.form == "one" else 1)
+    if step.form == "across":
+        first = np.minimum(np.arange(0, step.columns, lanes), step.columns - lanes)
+        p = (first[:, None, None] + np.arange(0, step.after, step.columns)[:, None] + np.arange(lanes)).reshape(-1)
+    else:
+        p = np.arange(_columns(step, lanes)) // (step.before if step.form == "one" else 1)
     factors = np.arange(1, step.radix)
     real, imaginary = roots(np.outer(factors, p), step.radix * step.after, -1)
     both = np.stack([real, imaginary], 1)  # [j - 1][part][p]
+    if step.form == "across":
+        return both.reshape(step.radix - 1, 2, -1, lanes).transpose(2, 0, 1, 3)
     return both if step.form == "one" else both.transpose(2, 0, 1)
 
 
@@ -187,14 +243,71 @@ class Twiddles(LeafPass):
         return "table" if isinstance(kernel.work, FourierTransform) and kernel.work.table < 0 else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
-        assert isinstance(kernel.work, FourierTransform)
-        chosen = schedule(kernel.work, self.lanes)
+        work = kernel.work
+        assert isinstance(work, FourierTransform)
+        chosen = schedule(work, self.lanes)
         width = chosen.static_tile("register", "signal")
-        table = table_of(kernel.work, scheduled_steps(kernel.work, chosen), width)
-        key = table.tobytes(), kernel.work.real.dtype.name
+        table = self._table(program, work, scheduled_steps(work, chosen), width)
+        made = dataclasses.replace(work, table=len(kernel.slots))
+        alone = dataclasses.replace(kernel, work=made, slots=(*kernel.slots, table))
+        cut = halves_of(work, chosen) if is_long(work) else None
+        if cut is None:
+            return [alone]
+        several = self._parts(program, kernel, work, (*cut[0], *cut[1]), width)
+        tables = {number for each in several for number in each.slots if program.buffers[number].kind == "constant"}
+        slots = tuple(dict.fromkeys((*alone.slots, *sorted(tables))))
+        return [dataclasses.replace(kernel, work=ByThreads(tuple(several), (alone,)), slots=slots)]
+
+    def _table(self, program: Program, work: FourierTransform, plan: Sequence[Step], width: int) -> int:
+        """The buffer with the twiddles."""
+        table = table_of(work, plan, width)
+        key = table.tobytes(), work.real.dtype.name
         if key not in self._tables:
-            buffer = program.new_buffer("constant", kernel.work.real.dtype, table.size, "twiddles")
+            buffer = program.new_buffer("constant", work.real.dtype, table.size, "twiddles")
             program.constants[buffer.number] = table
             self._tables[key] = buffer.number
-        work = dataclasses.replace(kernel.work, table=len(kernel.slots))
-        return [dataclasses.replace(kernel, work=work, slots=(*kernel.slots, self._tables[key]))]
+        return self._tables[key]
+
+    def _parts(
+        self, program: Program, kernel: Kernel, work: FourierTransform, plan: Sequence[Step], width: int
+    ) -> list[Kernel]:  # fmt: skip
+        """The kernels of a long transform, in order."""
+        parts = {"complex": ("rows", "columns", "nan"), "to bins": ("rows", "columns", "pairs")}
+        order = parts.get(work.kind, ("pairs", "rows", "columns"))
+        table = self._table(program, work, plan, width)
+        size = dims.mul(dims.product(work.outer), 2 * part_room(work, plan, width))
+        writer = {"complex": "columns", "to bins": "pairs"}.get(work.kind, "columns")
+        results, signal = kernel.slots[: kernel.writes], kernel.slots[kernel.writes :]
+        made, source = [], -1
+        for number, part in enumerate(order):
+            writes = part in (writer, "nan")
+            target = -1 if writes else program.new_buffer("temp", work.real.dtype, size, f"{kernel.name}.{part}").number
+            targets = results if writes else (target,)
+            reads = [*(signal if number == 0 else ()), *((source,) if number and part != "nan" else ())]
+            if part != "nan":
+                reads.append(table)
+            of = dataclasses.replace(work, table=-1 if part == "nan" else len(targets) + len(reads) - 1)
+            of = of.map_bodies(partial(_slots_moved, by=len(targets) - kernel.writes) if number == 0 else _nothing)
+            if not writes:
+                of = dataclasses.replace(of, results=(None,) * len(work.results))
+            between = len(targets) + len(reads) - 2 if number and part != "nan" else -1
+            one = FourierPart(of, part, between, -1 if writes else 0)
+            name = kernel.name if writes and part != "nan" else f"{kernel.name}_{part}"
+            made.append(Kernel(name, one, (*targets, *reads), len(targets), kernel.sources))
+            source = target
+        return made
+
+
+def _nothing(body: Expr) -> Expr:
+    return ex.const(0, body.dtype)
+
+
+def _slots_moved(body: Expr, by: int) -> Expr:
+    """A body whose loads read slots further on."""
+
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind != "load":
+            return None
+        return Expr("load", node.dtype, args, dataclasses.replace(node.attr, slot=node.attr.slot + by))
+
+    return ex.rewrite(body, rule)
