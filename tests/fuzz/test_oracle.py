@@ -128,6 +128,18 @@ def test_a_sigmoid_below_the_normal_range_may_be_nothing(op: Callable[[Value], V
     assert np.isinf(expected.bound[0]) and np.isfinite(expected.bound[1])
 
 
+def test_differences_of_nearly_equal_numbers_may_be_nothing() -> None:
+    """Of which the power by itself is one; of the least number below nothing it is not a number."""
+    graph = Graph("difference")
+    x = ops.sigmoid(graph.input("x", (64, 2)))
+    less = x[:, :1] - x[:, 1:]
+    graph.output(ops.pow(less, less), name="y")
+    data = np.tile(np.array([[9.0, 9.0005]], "f4"), (64, 1))
+    assert 0 < np.diff(1 / (1 + np.exp(-data.astype("f8"))))[0, 0] < 1e-7
+    expected = oracle.expect(program(graph, x=data), {}, runs=24)["y"]
+    assert np.isinf(expected.bound).all()
+
+
 def test_a_nan_has_either_sign() -> None:
     graph = Graph()
     x, y = graph.input("x", (64,)), graph.input("y", (64,))

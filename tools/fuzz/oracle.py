@@ -51,6 +51,8 @@ SHIFTED = ("softmax", "log_softmax", "reduce_log_sum_exp", "attention")
 difference is off by a rounding of the operand there."""
 VANISHES = ("sigmoid", "silu")
 """Ops of which results below the normal range may be zero: one over a power that overflows."""
+DIFFERENCES = ("add", "sub")
+"""Ops that give exactly nothing for operands that are equal, or opposite."""
 STEPPED = "dynamic_quantize_"
 """How ops begin that round what they computed to steps: at the edge of one, an error of a rounding is one of a step."""
 QUANTISED = "dynamic_quantize"
@@ -104,10 +106,12 @@ class Noise:
             # about as much as is allowed, but never as much as another node has moved an element the other way
             signs = self.signs.choice([-self.scale, self.scale], size=result.shape)
             sizes = self.signs.uniform(0.75, 1.25, size=result.shape)
-            perturbed = np.where(np.isfinite(wide), wide + signs * sizes * off, wide)
+            exact = (wide == 0) if op.name in DIFFERENCES else np.False_
+            perturbed = np.where(np.isfinite(wide) & ~exact, wide + signs * sizes * off, wide)
             # what is nearly a simple number may be just that, which comparisons see; what is one, may be off
             simple = np.round(wide * 8) / 8
-            in_reach = np.abs(simple - wide) <= off * abs(self.scale) + strayed
+            before = strayed * (2.0 if op.name in DIFFERENCES else 1.0)  # that both operands strayed by
+            in_reach = np.abs(simple - wide) <= off * abs(self.scale) + before
             nearly = in_reach & (simple != wide) & (self.random.random(result.shape) < self.simple)
             result = np.where(nearly, simple, perturbed).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
