@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.team_attention import LINE, TILE, TeamAttention
+from rlx.codegen.simt.shared_heads import SharedHeads
+from rlx.codegen.simt.team_attention import TILE
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.attention import FusedAttention
-from rlx.kernel.ir.index import Linear
 
 CLUSTER = 8
 """Workgroups of a cluster, at most what every device with clusters has."""
@@ -28,12 +28,9 @@ MOST_BROUGHT = 512
 """Keys that a workgroup asks for before the kernel before has ended."""
 
 
-class ClusterAttention(TeamAttention):
+class ClusterAttention(SharedHeads):
     def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language) -> None:
-        rows = dims.mul(work.queries, work.repeat)
-        shared_heads = dims.floordiv(work.heads, work.repeat)
-        grid = (dims.mul(work.batch, work.live), shared_heads, dims.ceildiv(rows, TILE), CLUSTER)
-        self._prepare(work, slots, grid, rows, language, warps=WARPS)
+        self._prepare_heads(work, slots, language, CLUSTER, WARPS)
         self.code.cluster = CLUSTER
         self.code.follows = True
 
@@ -43,8 +40,8 @@ class ClusterAttention(TeamAttention):
         first = self._first_row()
         code.emit(f"const int split = (int){axes[KEY]};")
         low, stop = self._keys(first, f"min({first} + {TILE - 1}, count - 1)")
-        for slot, line, features in ((*work.k, work.features), (*work.v, work.value_features)):
-            self._bring(slot, line, features, low, stop)
+        of_all = f"{low} + ({{0}} / {TILE} * {CLUSTER} + split) * {TILE} + {{0}} % {TILE}"
+        self._bring(MOST_BROUGHT, of_all.format, stop)
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         start = self.variable("start", f"{low} + (warp * {CLUSTER} + split) * {TILE}")
         loads = _Loads(self, k, v, stop)
@@ -88,37 +85,6 @@ class ClusterAttention(TeamAttention):
         with self.code.block("else"):
             self.code.emit("scores[0][2] = scores[0][3] = scores[1][2] = scores[1][3] = 0;")
         return shrink
-
-    def _bring(self, slot: int, line: Linear, features: int, low: str, stop: str) -> None:
-        """Asks for the workgroup's keys or values while the kernel before still runs: it may still write a few of them,
-        but nothing of them is read here."""
-        code = self.code
-        if line.coefficient(FEATURE) != 1 or line.others:
-            return
-        lines = -(-features * self.work.dtype.itemsize // LINE)
-        start = self.start(line, FEATURE, PLACE)
-        with code.block(f"for (int line = (int)lane; line < {MOST_BROUGHT * lines}; line += {self.lanes})"):
-            turn = code.let(f"line / {lines * TILE}", "turn")
-            inside = f"line / {lines} % {TILE}"
-            key = code.let(f"{low} + ({turn} * {CLUSTER} + split) * {TILE} + {inside}", "key")
-            code.emit(f"if ({key} >= {stop}) break;")
-            at = f"{start} + {key} * {self.record.dim(line.coefficient(PLACE))}"
-            code.emit(f"bring_near(slot{slot} + {at} + line % {lines} * {LINE // self.work.dtype.itemsize});")
-
-    # what a row is, and which keys it has
-
-    def _go_to(self, head: str, row: str) -> str:
-        repeat = self.work.repeat
-        self.body.axes[HEAD] = self.code.let(f"{head} * {self.language.index(repeat)} + {row} % {repeat}", "head")
-        self.body.axes[PLACE] = self.code.let(f"{row} / {repeat}", "query")
-        return self.body.axes[PLACE]
-
-    def _shared_head(self, head: str) -> str:
-        return head
-
-    def _keys(self, first: str, last: str) -> tuple[str, str]:
-        repeat = self.work.repeat
-        return super()._keys(f"{first} / {repeat}", f"({last}) / {repeat}")
 
     # what workgroups have
 

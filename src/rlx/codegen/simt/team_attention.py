@@ -62,8 +62,6 @@ def takes(work: FusedAttention) -> bool:
 
 CLUSTER_QUERIES = 8
 """Of a head, up to which clusters share its keys (`cluster_attention.py`)."""
-LINE = 128
-"""Bytes that come from memory together."""
 GAP = 8
 """Floats behind a row of workgroup memory, so that lanes put eight rows in other banks; two of them are used."""
 
