@@ -125,7 +125,7 @@ int go_on_with_block(unsigned number) {
     go_on(pausing, number % 2);
     bool paused = false, together = false;
     for (unsigned lane = 0; lane < lanes; lane++) paused |= block[lane].waits_at == pausing;
-    for (unsigned turn = 0; turn < lanes && !paused; turn += warp) {
+    for (unsigned turn = 0; turn < lanes; turn += warp) {
       const unsigned first = number % 2 ? lanes - warp - turn : turn;
       for (int place; (place = common_place(first, warp)) < pausing;) {
         go_on(place, number % 2, first, warp);

@@ -78,4 +78,7 @@ auto element_ahead(const T* place) { return *place; }
 template <class T>
 T read_now(const T* place) { return *place; }
 
+inline void put_piece(Piece* place, Piece piece) { *place = piece; }
+inline void put_piece(HalfPiece* place, HalfPiece piece) { *place = piece; }
+
 inline void bring_near(const void* place) { (void)*(const volatile char*)place; }

@@ -8,12 +8,23 @@ inline unsigned long long matrix_at(const Piece* first, int stride, int across =
   return (unsigned long long)first | (unsigned long long)(stride >> 4) << 48 | (unsigned long long)(across == 512) << 63;
 }
 
+// The same of rows of 128 bytes, which the bit before that tells.
+inline unsigned long long lines_at(const Piece* first) {
+  return (unsigned long long)first | 1ull << 62;
+}
+
 inline void show_to_warpgroups() {}
 inline void begin_products() {}
 inline void commit_products() {}
 
 template <int under_way>
 void await_products() {}
+
+template <int registers>
+void leave_registers() {}
+
+template <int registers>
+void take_registers() {}
 
 template <class T, int tiles>
 void hold(T (&)[tiles][4]) {}
@@ -25,8 +36,12 @@ namespace emulation {
 
 // The word of a row from a byte on.
 inline unsigned word_of(unsigned long long matrix, unsigned row, unsigned byte) {
-  const unsigned long long stride = (matrix >> 48 & 0x7fff) << 4;
-  const unsigned long long place = (matrix & 0xffffffffffffull) + row / 8 * stride + row % 8 * 64 + byte;
+  const unsigned long long stride = (matrix >> 48 & 0x3fff) << 4, first = matrix & 0xffffffffffffull;
+  if (matrix >> 62 & 1) {
+    const unsigned long long place = first + row * 128 + byte;
+    return *(const unsigned*)(place ^ (place >> 7 & 7) << 4);
+  }
+  const unsigned long long place = first + row / 8 * stride + row % 8 * 64 + byte;
   return *(const unsigned*)(place ^ (place >> 7 & 3) << 4);
 }
 

@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.codegen.simt.language import cuda, hip, metal
+from rlx.codegen.simt.maps import MOST_RANK, PIECE_BYTES, PlacedMap
 from rlx.ir.literal import Array
 
 COMPILER = "g++"
@@ -41,9 +43,10 @@ HIP = Path(__file__).with_name("hip_emulation.hpp")
 METAL = Path(__file__).with_name("metal_emulation.hpp")
 PTX = [
     Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
-    for kind in ("halves", "matrix", "bytes", "float8", "copies", "warpgroups", "clusters")
+    for kind in ("halves", "matrix", "bytes", "float8", "copies", "warpgroups", "clusters", "pipes")
 ]
 ALIGNMENT = 16
+MAP_BYTES = 128
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 FIRST_LINE = 1 << 16
 """Of kernels: behind those of all headers, as the numbers of lines tell barriers apart."""
@@ -119,6 +122,20 @@ def with_far(module: ctypes.CDLL, name: str, arguments: Sequence[Any]) -> Sequen
         return arguments
     places = (ctypes.c_uint64 * len(arguments[far:-1]))(*(each.value for each in arguments[far:-1]))
     return [*arguments[:far], places, arguments[-1]]
+
+
+def encoded_map(placed: PlacedMap, start: int) -> bytes:
+    """A map of a tensor as `cuda_pipes_emulation.hpp` reads it. Raises AssertionError for what no driver takes."""
+    rank = len(placed.extents)
+    assert 2 <= rank == len(placed.strides) + 1 == len(placed.box) <= MOST_RANK
+    assert all(step % PIECE_BYTES == 0 for step in (start + placed.first, *placed.strides))
+    assert all(0 < width <= 256 for width in placed.box) and all(extent > 0 for extent in placed.extents)
+    assert placed.box[0] * placed.dtype.itemsize == 128
+    places = (start + placed.first, rank, placed.dtype.itemsize)
+    strides = (placed.dtype.itemsize, *placed.strides)
+    pad = (0,) * (MOST_RANK - rank)
+    numbers = (*places, *placed.extents, *pad, *strides, *pad, *placed.box, *pad)
+    return struct.pack("<QII5I5I5I", *numbers).ljust(MAP_BYTES, b"\0")
 
 
 class Emulator:

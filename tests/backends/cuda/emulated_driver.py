@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cuda.driver import CUDA, OUT_OF_MEMORY, STICKY, CallError, Driver
-from tools.emulate_cuda import Emulator
+from rlx.backends.cuda.driver import CUDA, MAP_BYTES, OUT_OF_MEMORY, STICKY, CallError, Driver
+from rlx.codegen.simt.maps import PlacedMap
+from tools.emulate_cuda import Emulator, encoded_map
 
 ILLEGAL_ADDRESS = 700
 POISON = 0xA5
@@ -66,14 +67,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel: its library, its name, how many pointers it takes, how many numbers, and what its launches bring of
-    workgroup memory."""
+    """A kernel: its library, its name, how many pointers it takes, how many numbers, what its launches bring of
+    workgroup memory, and how many maps."""
 
     library: ctypes.CDLL
     name: str
     pointers: int
     numbers: int
     shared_bytes: int
+    maps: int
 
 
 class EmulatedDriver(Driver):
@@ -159,6 +161,7 @@ class EmulatedDriver(Driver):
             shared = re.findall(r"^  DYNAMIC_SHARED\((\d+)\);", source, re.MULTILINE)
             facts = {
                 "name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1]),
+                "maps": head[1].count("TensorMap"),
                 "shared_bytes": sum(map(int, shared)),
             }  # fmt: skip
             self._compiled[source] = json.dumps(facts).encode() + b"\n" + self.emulator.compile(source, [name])
@@ -342,7 +345,8 @@ class EmulatedDriver(Driver):
 
     def function(self, module: Any, name: str) -> Any:
         assert name == module["name"]
-        return Loaded(module["library"], name, module["pointers"], module["numbers"], module["shared_bytes"])
+        counts = (module[count] for count in ("pointers", "numbers", "shared_bytes", "maps"))
+        return Loaded(module["library"], name, *counts)
 
     def launch(
         self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
@@ -350,19 +354,26 @@ class EmulatedDriver(Driver):
     ) -> None:  # fmt: skip
         self._called("launch")
         assert shared_bytes == function.shared_bytes
-        count = function.pointers + 1
+        count = function.pointers + 1 + function.maps
         places = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(arguments))
-        pointers = [ctypes.c_int64.from_address(int(place)).value for place in places[:-1]]
-        record = ctypes.string_at(int(places[-1]), 8 * function.numbers)
+        pointers = [ctypes.c_int64.from_address(int(place)).value for place in places[: function.pointers]]
+        record, *maps = (
+            ctypes.string_at(int(place), 8 * function.numbers if number == 0 else MAP_BYTES)
+            for number, place in enumerate(places[function.pointers :])
+        )
 
         def do() -> None:
             for pointer in pointers:
                 self._check(pointer, 0)
-            held = [*map(ctypes.c_int64, pointers), ctypes.create_string_buffer(record, len(record))]
+            brought = [ctypes.create_string_buffer(data, len(data)) for data in (record, *maps)]
+            held = [*map(ctypes.c_int64, pointers), *brought]
             self.emulator.launch(function.library, function.name, blocks, lanes, held)
             self.clock += self.launch_ns
 
         self._of(stream).give(Operation("launch", do, function))
+
+    def encode_map(self, placed: PlacedMap, start: int) -> bytes:
+        return encoded_map(placed, start)
 
     # graphs
 

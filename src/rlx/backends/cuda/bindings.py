@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from rlx.backends.cuda import cublaslt, nvrtc
 from rlx.backends.cuda.cublaslt import CublasLt
-from rlx.backends.cuda.driver import CUDA, NOT_READY, OUT_OF_MEMORY, CallError, Driver
+from rlx.backends.cuda.driver import CUDA, MAP_BYTES, NOT_READY, OUT_OF_MEMORY, CallError, Driver
+from rlx.codegen.simt.maps import PlacedMap
 from rlx.errors import DeviceUnavailable, MissingExtra
+from rlx.ir import dtype as dtypes
 
 EXTRA = "pip install 'rlx[cuda]'"
 KEEP_ALL = (1 << 64) - 1
@@ -207,6 +210,23 @@ class BindingsDriver(Driver):
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.attrs, config.numAttrs = [self._overlapping], 1
         self._call("cuLaunchKernelEx", config, function, arguments, 0)
+
+    def encode_map(self, placed: PlacedMap, start: int) -> bytes:
+        cuda = self.cuda
+        kinds, swaps = cuda.CUtensorMapDataType, cuda.CUtensorMapSwizzle
+        kind = {
+            dtypes.f16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, dtypes.bf16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+        }[placed.dtype]  # fmt: skip
+        rank = len(placed.extents)
+        made = self._call(
+            "cuTensorMapEncodeTiled", kind, rank, start + placed.first,
+            [cuda.cuuint64_t(extent) for extent in placed.extents], [cuda.cuuint64_t(step) for step in placed.strides],
+            [cuda.cuuint32_t(width) for width in placed.box], [cuda.cuuint32_t(1)] * rank,
+            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swaps.CU_TENSOR_MAP_SWIZZLE_128B,
+            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )  # fmt: skip
+        return ctypes.string_at(made.getPtr(), MAP_BYTES)
 
     def begin_capture(self, stream: Any) -> None:
         self._call("cuStreamBeginCapture", stream, self.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)

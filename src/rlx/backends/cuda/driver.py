@@ -16,9 +16,12 @@ from rlx.errors import DeviceUnavailable
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.cublaslt import CublasLt
+    from rlx.codegen.simt.maps import PlacedMap
 
 OUT_OF_MEMORY = 2
 EXECUTION_FAILED = 719
+MAP_BYTES = 128
+"""Of a map of a tensor."""
 NOT_READY = 600
 """What is asked for is not done yet."""
 STICKY = frozenset((46, 214, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
@@ -222,6 +225,10 @@ class Driver(ABC):
         overlapping    the kernel waits itself for the one before it in the stream
         shared_bytes   of workgroup memory beside what the kernel declares
         """
+
+    def encode_map(self, placed: PlacedMap, start: int) -> bytes:
+        """The map of a tensor as kernels take it, in a buffer that starts there."""
+        raise NotImplementedError
 
     # graphs, of drivers that have `captures`
 

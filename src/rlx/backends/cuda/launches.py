@@ -12,10 +12,11 @@ import numpy as np
 
 from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Function
-from rlx.backends.cuda.driver import Driver
+from rlx.backends.cuda.driver import MAP_BYTES, Driver
 from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_unroll import Started
 from rlx.codegen.simt.code import WIDE, Shader
+from rlx.codegen.simt.maps import PlacedMap, TileMap
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -60,7 +61,7 @@ class Given(ABC):
 @dataclass(frozen=True)
 class Launch(Given):
     """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` and
-    `shared_bytes` are as in `Shader`."""
+    `shared_bytes` are as in `Shader`; `maps` lie in `held` behind the pointers."""
 
     kernel: Kernel
     function: Function
@@ -70,6 +71,7 @@ class Launch(Given):
     held: tuple[Array, Array]
     ahead: bool = False
     shared_bytes: int = 0
+    maps: tuple[PlacedMap, ...] = ()
 
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
         driver.launch(
@@ -86,6 +88,7 @@ class Launch(Given):
         """The same on other memory, which asks for nothing on behalf of later kernels."""
         values, places = self.held[0].copy(), self.held[1]
         values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
+        _put_maps(values, self.maps, starts, self.function.device.driver)
         moved = values.ctypes.data + (places - self.held[0].ctypes.data)
         return replace(self, held=(values, moved), arguments=moved.ctypes.data)
 
@@ -143,7 +146,8 @@ def launches(
         numbers = [place[d] if d in place else dims.evaluate(d, binding) for d in shader.numbers]
         pointers = each.starts if place.keys().isdisjoint(shader.numbers) else (*each.starts, table)
         for brought in _rounds(shader, binding) if blocks else ():
-            own = _launch(kernel, function, (blocks, lanes), shader, pointers, [*brought, *numbers])
+            maps = tuple(_placed(each, binding) for each in shader.maps)
+            own = _launch(kernel, function, (blocks, lanes), shader, pointers, [*brought, *numbers], maps)
             made.append(instead(each, own) if shader.rounds is None else own)
             asks = shader.later > 0 and made[-1] is own
             asking.append(asks)
@@ -216,15 +220,33 @@ def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, .
 
 def _launch(
     kernel: Kernel, function: Function, grid: tuple[int, int], shader: Shader, starts: Sequence[int],
-    record: Sequence[int],
+    record: Sequence[int], maps: tuple[PlacedMap, ...],
 ) -> Launch:  # fmt: skip
-    """A launch of so many blocks of so many lanes. The record is the last argument, which has at least one number, and
-    behind its own those of what comes later."""
-    values = np.zeros(len(starts) + max(len(record), 1) + shader.later, np.int64)
+    """A launch of so many blocks of so many lanes. Behind the pointers comes the record, which has at least one number,
+    and behind its own those of what comes later. The last arguments are maps."""
+    words = MAP_BYTES // POINTER_BYTES
+    first = len(starts) + words * len(maps)
+    values = np.zeros(first + max(len(record), 1) + shader.later, np.int64)
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
-    values[len(starts) : len(starts) + len(record)] = record
-    places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)
-    held = (values, places)
+    _put_maps(values, maps, starts, function.device.driver)
+    values[first : first + len(record)] = record
+    at = [*range(len(starts)), first, *range(len(starts), first, words)]
+    places = values.ctypes.data + POINTER_BYTES * np.array(at, np.int64)
     return Launch(
-        kernel, function, *grid, places.ctypes.data, held, shader.ahead, shader.shared_bytes
-    )  # fmt: skip
+        kernel, function, *grid, places.ctypes.data, (values, places), shader.ahead, shader.shared_bytes, maps
+    )
+
+
+def _put_maps(values: Array, maps: Sequence[PlacedMap], starts: Sequence[int], driver: Driver) -> None:
+    """Writes maps behind the pointers of a launch."""
+    words = MAP_BYTES // POINTER_BYTES
+    for number, each in enumerate(maps):
+        at = len(starts) + number * words
+        values[at : at + words] = np.frombuffer(driver.encode_map(each, starts[each.slot]), np.int64)
+
+
+def _placed(each: TileMap, binding: Mapping[str, int]) -> PlacedMap:
+    nbytes = each.dtype.itemsize
+    extents = tuple(dims.evaluate(extent, binding) for extent in each.extents)
+    strides = tuple(dims.evaluate(stride, binding) * nbytes for stride in each.strides)
+    return PlacedMap(each.slot, each.dtype, dims.evaluate(each.first, binding) * nbytes, extents, strides, each.box)

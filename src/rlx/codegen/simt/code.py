@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlx.codegen.scalar.int_ranges import Check
+from rlx.codegen.simt.maps import TileMap
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.kernel.schedule.schedule import UNTILED, Schedule
@@ -74,6 +75,7 @@ class Shader:
     shared_bytes   of workgroup memory that a dispatch brings
     later        numbers behind the others of what a later kernel wants: where it is, and its bytes
     fewer        what there must be less than 2^31 of, as its number has 32 bits
+    maps         of tensors that a dispatch brings behind the record
     wide_positions   `positions`, or workgroups of a team, in workgroups of WIDE invocations; None where it has no such
     """
 
@@ -93,6 +95,7 @@ class Shader:
     later: int = 0
     wide_positions: Dim | None = None
     fewer: tuple[Dim, ...] = ()
+    maps: tuple[TileMap, ...] = ()
 
     @property
     def record_words(self) -> int:
@@ -112,6 +115,7 @@ class Code:
     follows     whether the lines ask for what they read before they wait for earlier kernels
     waits       whether the lines wait for these
     later       numbers of a launch by which the kernel asks for what a later one wants
+    maps        of tensors that a launch brings
     alone       whether a workgroup may have a multiprocessor's registers: compilers else have few loads under way
     """
 
@@ -120,6 +124,7 @@ class Code:
     shared: dict[str, tuple[str, int]] = field(default_factory=dict)
     dynamic_shared: int = 0
     functions: dict[str, str] = field(default_factory=dict)
+    maps: list[TileMap] = field(default_factory=list)
     cluster: int = 1
     depth: int = 1
     subgroups: bool = False

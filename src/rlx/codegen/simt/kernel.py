@@ -10,6 +10,7 @@ from rlx.codegen.simt import (
     fma_tile,
     irregular,
     loops,
+    piped_contraction,
     row_product,
     side_by_side,
     sliced,
@@ -18,7 +19,6 @@ from rlx.codegen.simt import (
     team_join,
     team_parts,
     tile_attention,
-    tile_contraction,
     wide_nests,
 )  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot
@@ -90,7 +90,7 @@ def _of_contraction(
             return team_contraction.render(*given)
         return loops.render(work.as_nest(), slots, bindings, name, target, language)
     if target.teams and team_contraction.takes(work):
-        return tile_contraction.render(*given)
+        return piped_contraction.render(*given)
     if target.teams and (tile := fma_tile.layout_of(work, slots, target)):
         return fma_tile.render(*given, tile)
     if sliced.takes(work, target):

@@ -232,8 +232,8 @@ class PieceRows(GroupRows):
         words = words_of(slot.dtype, [value.unrounded for value in values])
         kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
         for word in range(0, len(words), count):
-            place = f"({kind}*)(slot{store.slot} + {start} + {word * 4 // slot.dtype.itemsize})"
-            self.code.emit(f"*{place} = {kind}{{{', '.join(words[word : word + count])}}};")
+            place = f"slot{store.slot} + {start} + {word * 4 // slot.dtype.itemsize}"
+            self.code.emit(self.language.put(kind, place, words[word : word + count]))
 
     @contextmanager
     def _pieces(self) -> Iterator[tuple[str, str]]:

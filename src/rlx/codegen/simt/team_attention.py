@@ -415,7 +415,7 @@ class TeamAttention(AttentionWriter):
         for first in range(0, len(elements), 4):
             words = words_of(self.work.out_dtype, [element.unrounded for element in elements[first : first + 4]])
             kind = {4: "Piece", 2: "HalfPiece", 1: "unsigned"}[len(words)]
-            self.code.emit(f"*({kind}*)(slot{slot} + {places[first]}) = {kind}{{{', '.join(words)}}};")
+            self.code.emit(self.language.put(kind, f"slot{slot} + {places[first]}", words))
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
         """What the warps have for each query and feature, by one lane."""

@@ -472,7 +472,7 @@ class TileAttention(AttentionWriter):
             code.emit(f"const int row = e / {pieces}, piece = e % {pieces};")
             with code.block(f"if ({first} + row < {count})"):
                 place = f"slot{slot} + {start} + ({first} + row) * {step} + piece * {PIECE}"
-                code.emit(f"*(Piece*)({place}) = made[{place_of('row', 'piece', chunks)}];")
+                code.emit(f"put_piece((Piece*)({place}), made[{place_of('row', 'piece', chunks)}]);")
 
     def _store_pair(self, start: str, feature: str, pair: Sequence[str]) -> None:
         """Stores two elements that are neighbours, from a feature on."""

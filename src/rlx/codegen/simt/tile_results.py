@@ -226,5 +226,5 @@ class TileResults:
         at = self.body.fresh_offset(stage.offset)
         kind, count = ("Piece", 4) if len(words) > 2 else ("HalfPiece", 2)
         for start in range(0, len(words), count):
-            place = f"({kind}*)(slot{stage.slot} + {at} + {start * 4 // dtype.itemsize})"
-            self.code.emit(f"*{place} = {kind}{{{', '.join(words[start : start + count])}}};")
+            place = f"slot{stage.slot} + {at} + {start * 4 // dtype.itemsize}"
+            self.code.emit(self.language.put(kind, place, words[start : start + count]))

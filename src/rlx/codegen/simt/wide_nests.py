@@ -190,5 +190,5 @@ class WideNest(Writer):
         at = self.body.fresh_offset(store.offset)
         step, of_piece = self.width // count, len(words) // count
         for i in range(count):
-            made = f"{kind}{{{', '.join(words[i * of_piece : (i + 1) * of_piece])}}}"
-            self.code.emit(f"*({kind}*)(slot{store.slot} + {at} + {i * step}) = {made};")
+            place = f"slot{store.slot} + {at} + {i * step}"
+            self.code.emit(self.language.put(kind, place, words[i * of_piece : (i + 1) * of_piece]))

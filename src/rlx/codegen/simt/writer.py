@@ -55,7 +55,7 @@ class Writer(ABC):
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
             iterations, checks, self.rounds, self.schedule, self.lanes, self.code.follows,
-            self.code.dynamic_shared, self.code.later, fewer=self.fewer,
+            self.code.dynamic_shared, self.code.later, fewer=self.fewer, maps=tuple(self.code.maps),
         )  # fmt: skip
 
 
@@ -65,7 +65,15 @@ def place(body: Body, extents: Shape, team: bool = False) -> None:
     code = body.code
     leave = f"{code.language.wait} return;".strip()
     code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ {leave} }}")
-    rest = "position"
+    name_axes(body, extents, "position", team)
+    if code.language.wait and not code.follows:
+        code.emit(code.language.wait)
+        code.waits = True
+
+
+def name_axes(body: Body, extents: Shape, position: str, team: bool) -> None:
+    """Names where a position is along every axis, the last one fastest."""
+    code, rest = body.code, position
     for number in reversed(range(len(extents))):
         if number == 0:
             body.axes[number] = rest
@@ -75,6 +83,3 @@ def place(body: Body, extents: Shape, team: bool = False) -> None:
                 rest, extent = code.language.small(rest), code.language.small(extent)
             body.axes[number] = code.let(code.language.large(f"{rest} % {extent}"), "index")
             rest = code.let(code.language.large(f"{rest} / {extent}"), "rest")
-    if code.language.wait and not code.follows:
-        code.emit(code.language.wait)
-        code.waits = True

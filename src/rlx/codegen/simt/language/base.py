@@ -192,6 +192,10 @@ class Language(ABC):
     def from_shared(self, place: str, like: Reg) -> str:
         """A place of workgroup memory as a register."""
 
+    def put(self, kind: str, place: str, words: Sequence[str]) -> str:
+        """Stores words side by side to the memory of a buffer, in C++."""
+        raise NotImplementedError
+
     @abstractmethod
     def barrier(self) -> str:
         """A statement that waits for all lanes of the workgroup and makes their writes seen."""

@@ -294,6 +294,10 @@ class Cpp(Language):
             after = body.apply(combine, before, value)
             code.emit(f"{exchange}.replace({self._to_memory(dtype, after)});")
 
+    def put(self, kind: str, place: str, words: Sequence[str]) -> str:
+        """Stores words side by side to the memory of a buffer."""
+        return f"*({kind}*)({place}) = {kind}{{{', '.join(words)}}};"
+
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         return f"((const {self.slot_space}float4*)slot{slot})[{offset}]"
 
@@ -338,6 +342,10 @@ class Cpp(Language):
     def record_parameter(self, count: int) -> str:
         """The parameter that brings a launch's numbers."""
 
+    def map_parameter(self, number: int) -> str:
+        """The parameter that brings a map of a tensor."""
+        raise NotImplementedError
+
     def first_lines(self, code: Code) -> list[str]:
         """What a kernel does before all else."""
         return []
@@ -348,12 +356,13 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({self.index_type}){self.block_index}", positions_a_group)
-        head = self.head(record, bindings, name, lanes, code.cluster, code.later, code.alone)
+        maps = len(code.maps)
+        head = self.head(record, bindings, name, lanes, code.cluster, code.later, code.alone, maps)
         return "\n".join([*code.functions.values(), *head, *body, "}"])
 
     def head(
         self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0,
-        alone: bool = False,
+        alone: bool = False, maps: int = 0,
     ) -> list[str]:  # fmt: skip
         """The first lines of a kernel."""
         pointers = [
@@ -364,7 +373,8 @@ class Cpp(Language):
         if record.moves:
             pointers.append(f"const {INDEX}* __restrict__ moving")
         own = max(record.rounds + len(record.numbers), 1)
-        parameters = ", ".join([*pointers, self.record_parameter(own + later)])
+        of_maps = [self.map_parameter(number) for number in range(maps)]
+        parameters = ", ".join([*pointers, self.record_parameter(own + later), *of_maps])
         brought = self.brought(record)
         first = self.qualifiers(lanes, cluster, alone)
         return [first, f"{name}({parameters}) {{", *self.asks_later(own, later), *brought]

@@ -27,6 +27,11 @@ class Cuda(Cpp):
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
 
+    def put(self, kind: str, place: str, words: Sequence[str]) -> str:
+        if kind not in ("Piece", "HalfPiece"):
+            return super().put(kind, place, words)
+        return f"put_piece(({kind}*)({place}), {kind}{{{', '.join(words)}}});"
+
     def small(self, text: str) -> str:
         return f"(unsigned){text}"
 
@@ -39,6 +44,9 @@ class Cuda(Cpp):
 
     def record_parameter(self, count: int) -> str:
         return f"const __grid_constant__ Record<{count}> record"
+
+    def map_parameter(self, number: int) -> str:
+        return f"const __grid_constant__ TensorMap map{number}"
 
     def asks_later(self, own: int, later: int) -> list[str]:
         return [f"  bring_later(record.dims[{own}], record.dims[{own + 1}]);"] if later else []
@@ -98,6 +106,7 @@ PTX = (
     "cuda_float8.cuh",
     "cuda_copies.cuh",
     "cuda_clusters.cuh",
+    "cuda_pipes.cuh",
 )
 """Texts with instructions of PTX."""
 

@@ -77,6 +77,17 @@ __device__ __forceinline__ float read_now(const float* place) {
   return element;
 }
 
+// Stores to the memory of a buffer at once: compilers store words one by one where some are made by instructions that
+// they do not know.
+__device__ __forceinline__ void put_piece(Piece* place, Piece piece) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+      ::"l"(place), "r"(piece.x), "r"(piece.y), "r"(piece.z), "r"(piece.w) : "memory");
+}
+
+__device__ __forceinline__ void put_piece(HalfPiece* place, HalfPiece piece) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(place), "r"(piece.x), "r"(piece.y) : "memory");
+}
+
 // The same of a single element, which may also be loaded behind `follow`: then it may be one that earlier kernels wrote.
 __device__ __forceinline__ unsigned element_ahead(const unsigned short* place) {
   unsigned short element;

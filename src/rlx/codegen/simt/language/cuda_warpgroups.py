@@ -26,6 +26,12 @@ __device__ __forceinline__ unsigned long long matrix_at(const Piece* first, int 
   return place | (unsigned long long)(across >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | 2ull << 62;
 }
 
+// The same of rows of 128 bytes one behind the other. In every 1024 bytes three bits of a piece's number are swapped.
+__device__ __forceinline__ unsigned long long lines_at(const Piece* first) {
+  const unsigned long long place = (__cvta_generic_to_shared(first) & 0x3ffff) >> 4;
+  return place | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
 // Makes what a thread has written to workgroup memory ready for such products; a barrier comes between.
 __device__ __forceinline__ void show_to_warpgroups() {
   WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
@@ -57,6 +63,17 @@ __device__ __forceinline__ void begin_products() {
 
 __device__ __forceinline__ void commit_products() {
   WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Four warps leave registers to others, or take what others left: they have so many from here on.
+template <int registers>
+__device__ __forceinline__ void leave_registers() {
+  WGMMA("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+template <int registers>
+__device__ __forceinline__ void take_registers() {
+  WGMMA("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
 // Waits until at most so many rows of products are under way.

@@ -1,0 +1,381 @@
+"""Large contractions of 16-bit floats on Hopper's matrix units: of a workgroup's three groups of four warps one brings
+tiles of both sides to a ring of stages in workgroup memory, and two multiply.
+
+These take turns at tiles: while one's products run, the other finishes the results that it has. So matrix units always
+have products, and nothing waits for a barrier of all: counters tell which stages are full, which are empty, and whose
+turn it is. Workgroups are as many as there are multiprocessors, and go from tile to tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.types import Target
+from rlx.codegen.simt.maps import TileMap
+from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, MULTIPROCESSORS, PAD, PANEL, WARP
+from rlx.codegen.simt.tile_contraction import TileContraction
+from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
+from rlx.codegen.simt.tile_results import TileResults
+from rlx.codegen.simt.writer import name_axes
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.loops import Store
+
+GROUP = 4 * WARP
+"""Lanes that bring operands, and of each half of those that multiply."""
+READERS = 2
+"""Groups that multiply."""
+BRINGING_REGISTERS, READING_REGISTERS = 24, 240
+"""Of a lane."""
+ROWS = 16
+"""Of a warp's results that go through its own part of workgroup memory at once,"""
+COLUMNS = 64
+"""and columns."""
+COUNTER_BYTES = 8
+LINE = 64
+LINE_PIECES = 8
+"""Elements along k of a stage, and pieces of 16 bytes that they are: what comes in one row of 128 bytes."""
+
+
+@dataclass(frozen=True)
+class PipedLayout(TileLayout):
+    """How four warps, or eight, compute a tile; those of `warps` do not count the four that bring operands."""
+
+    @property
+    def turns(self) -> bool:
+        """Whether groups have tiles of their own, in turns; else they share one."""
+        return self.warps[0] == 4
+
+    @property
+    def counters(self) -> int:
+        """One for each stage that is full, one for each that is empty, one for each group's turn, and one for each
+        place that warps of both groups share."""
+        return 2 * self.stages + READERS + 4
+
+    @property
+    def put(self) -> int:
+        """Columns of a warp's results that go through workgroup memory at once: all of 16 rows where groups take turns,
+        as their sums leave few registers for what becomes of them."""
+        return self.columns if self.turns else COLUMNS
+
+    @property
+    def put_bytes(self) -> int:
+        """Of a warp."""
+        return 4 * ROWS * (self.put + PAD)
+
+    @property
+    def sums_bytes(self) -> int:
+        return self.put_bytes * (4 if self.turns else 4 * READERS)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.ring_bytes + self.sums_bytes + COUNTER_BYTES * self.counters
+
+
+class WarpResults(TileResults):
+    """Writes what the epilogue makes of sums that a warp has put to its own part of workgroup memory."""
+
+    layout: PipedLayout
+
+    def write_piece(self, first_row: str, first_column: str, within: str) -> None:
+        """Of 16 rows and 64 columns of the tile, which lie there from a column on."""
+        lanes = min(COLUMNS // self.width, WARP)
+        bands = COLUMNS // (lanes * self.width)
+        with self.body.scope(f"for (int band = 0; band < {bands}; band++)"):
+            column = self.code.let(f"band * {lanes * self.width} + own % {lanes} * {self.width}", "column")
+            self._write_columns(lanes, first_row, first_column, column, within)
+
+    def _write_columns(self, a_row: int, first_row: str, first_column: str, column: str, within: str) -> None:
+        """Of those columns that so many lanes have."""
+        code, work = self.code, self.work
+        self.at_n = code.let(f"{self.left} + ({first_column} + {column})", "at")
+        step = WARP // a_row
+        at_once = min(4, ROWS // step)
+        with self._guard(work.n, self.layout.tile[1], self.at_n):
+            self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
+            first = code.fresh("first")
+            with self.body.scope(f"for (int {first} = own / {a_row}; {first} < {ROWS}; {first} += {at_once * step})"):
+                rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
+                at = [code.let(f"{self.top} + ({first_row} + {row})", "at") for row in rows]
+                asked = [self._ask(row_at) for row_at in at]
+                for row, row_at, pieces in zip(rows, at, asked):
+                    self._finish(f"{row} * {self.layout.put + PAD} + {within} + {column}", row_at, pieces)
+
+
+class PipedContraction(TileContraction):
+    """The shader of a contraction by warps that bring and warps that multiply."""
+
+    ring: PipedLayout
+
+    def __init__(
+        self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int, layout: PipedLayout
+    ) -> None:
+        super().__init__(work, slots, language, rows_guess, layout)
+        self.tiles = self.grid
+        self.grid = (dims.minimum(dims.product(self.tiles), MULTIPROCESSORS),)
+        self.code.follows = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
+        self.code.alone = True
+        self.lanes = GROUP * (1 + READERS)
+
+    def write(self) -> Dim:
+        """All tiles of a workgroup."""
+        work, code, layout = self.work, self.code, self.ring
+        a_turn = -(-_static(work.k) // layout.depth)
+        self.steps = a_turn * _static(dims.product(work.taps))
+        code.emit("const int own = (int)lane % 32;")
+        place = f"dynamic_shared + {(layout.ring_bytes + layout.sums_bytes) // PIECE_BYTES}"
+        code.emit(f"unsigned long long* const full = (unsigned long long*)({place});")
+        code.emit(f"unsigned long long* const empty = full + {layout.stages};")
+        code.emit(f"unsigned long long* const turn = empty + {layout.stages};")
+        code.emit(f"unsigned long long* const kept = turn + {READERS};")
+        with code.block("if (lane == 0)"):
+            with code.block(f"for (int stage = 0; stage < {layout.stages}; stage++)"):
+                code.emit("count_arrivals(full + stage, 1);")
+                code.emit(f"count_arrivals(empty + stage, {4 if layout.turns else 8});")
+            code.emit("for (int reader = 0; reader < 2; reader++) count_arrivals(turn + reader, 4);")
+            code.emit("for (int warp = 0; warp < 4; warp++) count_arrivals(kept + warp, 1);")
+            code.emit("show_to_warpgroups();")
+        code.emit(self.language.barrier())
+        with self.body.scope(f"if (lane < {GROUP})"):
+            self._bring()
+        with self.body.scope("else"):
+            self._read()
+        rows, columns = layout.tile
+        each = dims.add(dims.mul(self.steps, layout.depth), rows * columns)
+        return dims.mul(dims.ceildiv(dims.product(self.tiles), MULTIPROCESSORS), each)
+
+    def _name_tile(self) -> None:
+        """Where the tile at hand is."""
+        work, code, axes, layout = self.work, self.code, self.body.axes, self.ring
+        name_axes(self.body, self.tiles, "tile", True)
+        if self.rows_first:
+            axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
+        rows, columns = layout.tile
+        self.top = code.let(f"{axes[work.m_axis]} * {self.language.index(rows)}", "top")
+        self.left = code.let(f"{axes[work.n_axis]} * {self.language.index(columns)}", "left")
+
+    def _loop_over_tiles(self, first: str, stride: int) -> str:
+        tiles = self.record.dim(dims.product(self.tiles))
+        return (
+            f"for (long long tile = {first}; tile < {tiles}; tile += {self.record.dim(dims.mul(self.grid[0], stride))})"
+        )
+
+    # bringing
+
+    def _bring(self) -> None:
+        """Has stages filled in the order in which they are used, as they get empty: one lane asks for all."""
+        code, layout = self.code, self.ring
+        stages, pieces = layout.stages, sum(layout.side_pieces)
+        code.emit(f"leave_registers<{BRINGING_REGISTERS}>();")
+        early = min(stages, self.steps) if code.follows else 0
+        left, right = self._left_tiles(), self._right_tiles()
+        with self.body.scope("if (lane == 0)"):
+            code.emit("int filled = 0;")
+            code.emit("#pragma unroll 1")
+            with self.body.scope(self._loop_over_tiles("position", 1)):
+                self._name_tile()
+                if early:
+                    with code.block("if (filled == 0)"):
+                        with code.block(f"for (int now = 0; now < {early}; now++)"):
+                            code.emit(f"Piece* const stage = dynamic_shared + now * {pieces};")
+                            code.emit("unsigned long long* const counter = full + now;")
+                            code.emit(f"arrive_with_bytes(counter, {pieces * PIECE_BYTES});")
+                            right()
+                        code.emit("follow();")
+                code.emit("#pragma unroll 1")
+                with code.block(f"for (int now = 0; now < {self.steps}; now++, filled++)"):
+                    ready = f"await_phase(empty + filled % {stages}, filled / {stages} - 1 & 1);"
+                    code.emit(f"if (filled >= {stages}) {ready}")
+                    code.emit(f"Piece* const stage = dynamic_shared + filled % {stages} * {pieces};")
+                    code.emit(f"unsigned long long* const counter = full + filled % {stages};")
+                    with code.block(f"if (filled >= {early})") if early else nullcontext():
+                        code.emit(f"arrive_with_bytes(counter, {pieces * PIECE_BYTES});")
+                        right()
+                    left()
+        if early:
+            code.emit("else follow();")
+
+    def _left_tiles(self) -> Callable[[], None]:
+        return self._tiles_of_rows(self.work.a_slot, self.work.a, self.work.m_axis, 0)
+
+    def _right_tiles(self) -> Callable[[], None]:
+        work, code, layout = self.work, self.code, self.ring
+        start = layout.side_pieces[0]
+        if not work.packed:
+            return self._tiles_of_rows(work.b_slot, work.b, work.n_axis, start)
+        chunks, panels = -(-_static(work.k) // CHUNK), -(-_static(work.n) // PANEL)
+        extents: list[Dim] = [LINE, PANEL // 2, panels, chunks]
+        strides: list[Dim] = [LINE, CHUNK * PANEL * chunks, CHUNK * PANEL]
+        axes = self._batch_axes(work.b, extents, strides)
+        box = (LINE, PANEL // 2, layout.tile[1] // PANEL, layout.chunks, *(1 for _ in axes))
+        number = self._map(work.b_slot, work.b, extents, strides, box)
+
+        def bring() -> None:
+            places = ["0", "0", f"(int){self.left} / {PANEL}", f"now * {layout.chunks}", *self._positions(axes)]
+            code.emit(f"bring_tile(map{number}, stage + {start}, counter, {', '.join(places)});")
+
+        return bring
+
+    def _tiles_of_rows(self, slot: int, line: Linear, axis: int, start: int) -> Callable[[], None]:
+        """Those of a side whose rows, or columns, are contiguous along k."""
+        work, code, layout = self.work, self.code, self.ring
+        extents: list[Dim] = [work.k, work.m if axis == work.m_axis else work.n]
+        strides = [line.coefficient(axis)]
+        axes = self._batch_axes(line, extents, strides)
+        rows = layout.tile[axis - work.m_axis]
+        number = self._map(slot, line, extents, strides, (LINE, rows, *(1 for _ in axes)))
+
+        def bring() -> None:
+            first = self.top if axis == work.m_axis else self.left
+            places = ", ".join([f"now * {LINE}", f"(int){first}", *self._positions(axes)])
+            code.emit(f"bring_tile(map{number}, stage + {start}, counter, {places});")
+
+        return bring
+
+    def _batch_axes(self, line: Linear, extents: list[Dim], strides: list[Dim]) -> list[int]:
+        """Axes of a batch along which a side differs, which become axes of its map."""
+        work = self.work
+        axes = [axis for axis in range(len(work.batch)) if line.coefficient(axis) != 0]
+        extents += [work.batch[axis] for axis in axes]
+        strides += [line.coefficient(axis) for axis in axes]
+        return axes
+
+    def _positions(self, axes: Sequence[int]) -> list[str]:
+        return [f"(int){self.body.axes[axis]}" for axis in axes]
+
+    def _map(self, slot: int, line: Linear, extents: list[Dim], strides: list[Dim], box: tuple[int, ...]) -> int:
+        """The number of a map of a side."""
+        made = TileMap(slot, self.work.a_dtype, line.const, tuple(extents), tuple(strides), box)
+        self.code.maps.append(made)
+        return len(self.code.maps) - 1
+
+    # multiplying
+
+    def _read(self) -> None:
+        """The tiles of a group that multiplies."""
+        code, layout, stages = self.code, self.ring, self.ring.stages
+        code.emit(f"take_registers<{READING_REGISTERS}>();")
+        if code.follows:
+            code.emit("follow();")
+        code.emit(f"const int warp = (int)lane / {WARP} - 4, reader = warp / 4;")
+        ring, turns = layout.ring_bytes // PIECE_BYTES, layout.turns
+        own_place = f"{'warp % 4' if turns else 'warp'} * {layout.put_bytes // 4}"
+        code.emit(f"float* const shared_sums = (float*)(dynamic_shared + {ring}) + {own_place};")
+        own_group = "0" if turns else f"reader * {layout.group * layout.rows}"
+        code.emit(f"const int warp_row = {own_group} + warp % 4 * 16;")
+        code.emit(f"int used = {'reader' if turns else '0'} * {self.steps}, round = 0;")
+        first = f"position + reader * {self.record.dim(self.grid[0])}" if turns else "position"
+        code.emit("#pragma unroll 1")
+        with self.body.scope(self._loop_over_tiles(first, 2 if turns else 1)):
+            self._name_tile()
+            self._declare_sums()
+            if turns:
+                code.emit("const int number = 2 * round + reader;")
+                code.emit("if (number > 0) await_phase(turn + reader, number - 1 >> 1 & 1);")
+            code.emit("#pragma unroll 1")
+            with code.block(f"for (int step = 0; step < {self.steps}; step++, used++)"):
+                code.emit(f"await_phase(full + used % {stages}, used / {stages} & 1);")
+                pieces = sum(layout.side_pieces)
+                code.emit(f"const Piece* const from = dynamic_shared + used % {stages} * {pieces};")
+                self._multiply_together()
+                with code.block("if (step > 0)"):
+                    code.emit("await_products<1>();")
+                    self._give_back()
+            if turns:
+                code.emit("if (own == 0) arrive(turn + 1 - reader);")
+            code.emit(f"await_products<0>(); {self._hold()}")
+            self._give_back()
+            if turns:
+                code.emit(f"used += {self.steps}, round++;")
+            self._finish()
+
+    def _give_back(self) -> None:
+        """Tells that the stage before is empty."""
+        self.code.emit(f"if (own == 0) arrive(empty + (used - 1) % {self.ring.stages});")
+
+    def _multiply_together(self) -> None:
+        """All products of a stage. Of its left side rows of 128 bytes lie one behind the other, of a packed right side
+        the panels of each 64 bytes along k."""
+        code, layout = self.code, self.ring
+        own_rows = "0" if layout.turns else f"reader * {layout.rows * layout.group * LINE_PIECES}"
+        code.emit(f"const Piece* const rows = from + {own_rows};")
+        code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]};")
+        code.emit(f"{self._hold()} begin_products();")
+        for k in range(2 * layout.chunks):
+            for i in range(layout.rows // 16):
+                left = f"lines_at(rows + {i * 64 * LINE_PIECES + 2 * k})"
+                right = f"lines_at(columns + {2 * k})"
+                if self.work.packed:
+                    place = k // 2 * layout.tile[1] * LINE_PIECES // 2 + k % 2 * 2
+                    right = f"matrix_at(columns + {place}, {8 * CHUNK_BYTES})"
+                code.emit(f"{self.product}(sums[{i}], {left}, {right});")
+        code.emit("commit_products();")
+
+    def _finish(self) -> None:
+        """Puts the sums of a warp to its part of workgroup memory, piece by piece, and writes what becomes of them."""
+        work, code, layout = self.work, self.code, self.ring
+        stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
+        results = WarpResults(work, layout, self.body, stages, self.top, self.left)
+        across = layout.columns // COLUMNS
+        if layout.turns:
+            code.emit("if (number > 0) await_phase(kept + warp % 4, number - 1 & 1);")
+            for slab in range(layout.rows // ROWS):
+                code.emit("__syncwarp();")
+                self._put_columns(slab, 0, layout.columns)
+                code.emit("__syncwarp();")
+                code.emit("#pragma unroll 1")
+                with self.body.scope(f"for (int piece = 0; piece < {across}; piece++)"):
+                    column = code.let(f"piece * {COLUMNS}", "column")
+                    results.write_piece(f"{slab * 64} + warp_row", column, column)
+            code.emit("__syncwarp();")
+            code.emit("if (own == 0) arrive(kept + warp % 4);")
+            return
+        code.emit("#pragma unroll 1")
+        with self.body.scope(f"for (int piece = 0; piece < {across * layout.rows // ROWS}; piece++)"):
+            code.emit("__syncwarp();")
+            for piece in range(across * layout.rows // ROWS):
+                with code.block(f"if (piece == {piece})"):
+                    self._put_columns(piece // across, piece % across * COLUMNS, COLUMNS)
+            code.emit("__syncwarp();")
+            row = code.let(f"piece / {across} * 64 + warp_row", "row")
+            column = code.let(f"piece % {across} * {COLUMNS}", "column")
+            results.write_piece(row, column, "0")
+
+    def _put_columns(self, slab: int, first: int, count: int) -> None:
+        """Sums of 16 rows and so many columns, from one on. Columns of every other panel were swapped by their
+        pieces."""
+        pitch = self.ring.put + PAD
+        for j in range(count // 8):
+            for half in range(2):
+                place = f"shared_sums + ({half * 8} + own / 4) * {pitch} + {j * 8} + own % 4 * 2"
+                of, swap = f"sums[{slab}][{first // 8 + j}]", j % 2 if self.work.packed else 0
+                bits = [f"__float_as_uint({of}[{2 * half + (k ^ swap)}])" for k in range(2)]
+                self.code.emit(f"*(HalfPiece*)({place}) = HalfPiece{{{', '.join(bits)}}};")
+
+
+def layout_of(work: Contraction, rows: int, warpgroups: bool) -> PipedLayout | None:
+    """The layout that should take the least time, or None where tiles of one kind of warps take less."""
+    return None
+
+
+def render(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
+) -> Shader:
+    """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
+    layout = layout_of(work, target.rows, target.warpgroups) if tile_contraction.fits(work, slots) else None
+    if layout is None:
+        return tile_contraction.render(work, slots, bindings, name, target, language)
+    return PipedContraction(work, slots, language, target.rows, layout).shader(bindings, name)
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # asked by `takes` and `fits`
+    return dim
