@@ -14,15 +14,15 @@ from .emulated_driver import EmulatedDriver
 from .graphs import compiled
 from .test_tiles import whole, wide
 
-TURNS = PipedLayout(32, 64, (4, 1, 1), 64, 4, together=True)
-SHARED = PipedLayout(16, 128, (8, 1, 1), 64, 3, together=True)
+NARROW = PipedLayout(16, 64, (8, 1, 1), 64, 4, together=True)
+WIDE = PipedLayout(16, 192, (8, 1, 1), 64, 3, together=True)
 
 
 def force(monkeypatch: pytest.MonkeyPatch, layout: PipedLayout) -> None:
     monkeypatch.setattr(piped_contraction, "layout_of", lambda work, rows, warpgroups: layout)
 
 
-@pytest.mark.parametrize("layout", [TURNS, SHARED], ids=["turns", "shared"])
+@pytest.mark.parametrize("layout", [NARROW, WIDE], ids=["narrow", "wide"])
 @pytest.mark.parametrize(
     ("m", "k", "n", "dtype"),
     [(64, 64, 64, "f16"), (130, 200, 72, "bf16"), (300, 520, 136, "f16"), (65, 104, 33, "bf16")],

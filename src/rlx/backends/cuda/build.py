@@ -52,6 +52,7 @@ from rlx.kernel.passes.pack import Pack, joined_taps
 from rlx.kernel.passes.pack_blocks import PackBlocks
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
+from rlx.kernel.passes.short_erf import ShortErf
 from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.passes.unpack_blocks import UnpackBlocks
@@ -174,6 +175,7 @@ def kernel_passes(target: CppTarget) -> list[KernelPass]:
         SideWrites(),
         RowTails(),
         OneSide(),
+        ShortErf(),
         RowPrologues(_most_rows),
         BesideEachOther(lambda nest: True),
         UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once

@@ -1,9 +1,9 @@
 """Large contractions of 16-bit floats on Hopper's matrix units: of a workgroup's three groups of four warps one brings
 tiles of both sides to a ring of stages in workgroup memory, and two multiply.
 
-These take turns at tiles: while one's products run, the other finishes the results that it has. So matrix units always
-have products, and nothing waits for a barrier of all: counters tell which stages are full, which are empty, and whose
-turn it is. Workgroups are as many as there are multiprocessors, and go from tile to tile.
+The copy engine brings tiles, asked by one lane, and counters tell which stages are full and which are empty: nothing
+waits for a barrier of all, and the next tile's operands come while results are finished. Workgroups are as many as there
+are multiprocessors, and go from tile to tile.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rlx.codegen.simt.tile_results import TileResults
 from rlx.codegen.simt.writer import name_axes
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
@@ -39,6 +40,10 @@ ROWS = 16
 """Of a warp's results that go through its own part of workgroup memory at once,"""
 COLUMNS = 64
 """and columns."""
+ROWS_OF_A_LANE = 4
+"""In that, of eight columns."""
+MOST_EARLY = 80
+"""Words that lanes have registers for beside sums: of what results are made of."""
 COUNTER_BYTES = 8
 LINE = 64
 LINE_PIECES = 8
@@ -47,67 +52,98 @@ LINE_PIECES = 8
 
 @dataclass(frozen=True)
 class PipedLayout(TileLayout):
-    """How four warps, or eight, compute a tile; those of `warps` do not count the four that bring operands."""
-
-    @property
-    def turns(self) -> bool:
-        """Whether groups have tiles of their own, in turns; else they share one."""
-        return self.warps[0] == 4
+    """How eight warps compute a tile, with others that bring operands."""
 
     @property
     def counters(self) -> int:
-        """One for each stage that is full, one for each that is empty, one for each group's turn, and one for each
-        place that warps of both groups share."""
-        return 2 * self.stages + READERS + 4
-
-    @property
-    def put(self) -> int:
-        """Columns of a warp's results that go through workgroup memory at once: all of 16 rows where groups take turns,
-        as their sums leave few registers for what becomes of them."""
-        return self.columns if self.turns else COLUMNS
+        """One for each stage that is full, and one for each that is empty."""
+        return 2 * self.stages
 
     @property
     def put_bytes(self) -> int:
-        """Of a warp."""
-        return 4 * ROWS * (self.put + PAD)
+        """Of a warp's results that go through workgroup memory at once."""
+        return 4 * ROWS * (COLUMNS + PAD)
 
     @property
     def sums_bytes(self) -> int:
-        return self.put_bytes * (4 if self.turns else 4 * READERS)
+        return self.put_bytes * 4 * READERS
 
     @property
     def shared_bytes(self) -> int:
         return self.ring_bytes + self.sums_bytes + COUNTER_BYTES * self.counters
 
 
+@dataclass
+class Part:
+    """Results of a lane: eight neighbours in each of some rows, or one, and pieces of what they are made of, by row.
+
+    column   its first one in the warp's part of workgroup memory, and `at_n` in the results
+    rows     in workgroup memory, and `at_m` in the results
+    """
+
+    column: str
+    at_n: str
+    rows: Sequence[str]
+    at_m: Sequence[str]
+    asked: Sequence[dict[Expr, list[str]]] = ()
+
+
 class WarpResults(TileResults):
-    """Writes what the epilogue makes of sums that a warp has put to its own part of workgroup memory."""
+    """Writes what the epilogue makes of sums that a warp has put to its own part of workgroup memory, 16 rows and 64
+    columns at a time.
+
+    warp_row   the warp's first row of the tile
+    """
 
     layout: PipedLayout
+    warp_row = "warp_row"
 
-    def write_piece(self, first_row: str, first_column: str, within: str) -> None:
-        """Of 16 rows and 64 columns of the tile, which lie there from a column on."""
-        lanes = min(COLUMNS // self.width, WARP)
-        bands = COLUMNS // (lanes * self.width)
-        with self.body.scope(f"for (int band = 0; band < {bands}; band++)"):
-            column = self.code.let(f"band * {lanes * self.width} + own % {lanes} * {self.width}", "column")
-            self._write_columns(lanes, first_row, first_column, column, within)
+    @property
+    def is_early(self) -> bool:
+        """Whether lanes have registers for all that results are made of, before there are sums."""
+        moving = [node for node in self.loads if self._moves_along_m(node)]
+        words = sum(self._words(node) * (ROWS_OF_A_LANE if node in moving else 1) for node in self.loads)
+        return bool(self.loads) and words * (self.layout.columns // COLUMNS) <= MOST_EARLY
 
-    def _write_columns(self, a_row: int, first_row: str, first_column: str, column: str, within: str) -> None:
-        """Of those columns that so many lanes have."""
-        code, work = self.code, self.work
-        self.at_n = code.let(f"{self.left} + ({first_column} + {column})", "at")
-        step = WARP // a_row
-        at_once = min(4, ROWS // step)
+    def part(self, first_column: str, number: int, ask: bool, now: bool = False) -> Part:
+        """Those of a lane from a column of the tile on, and what they are made of, if `ask`: `now`, or where compilers
+        like. Of single elements there are several numbers."""
+        code, lanes = self.code, min(COLUMNS // self.width, WARP)
+        column = code.let(f"{number * lanes * self.width} + own % {lanes} * {self.width}", "column")
+        at_n = code.let(f"{self.left} + ({first_column} + {column})", "at")
+        step = WARP // lanes
+        rows = [code.let(f"own / {lanes} + {row}", "row") for row in range(0, ROWS, step)]
+        part = Part(column, at_n, rows, [code.let(f"{self.top} + ({self.warp_row} + {row})", "at") for row in rows])
+        if ask:
+            self.at_n = at_n
+            self.near = {node: self._pieces(node, now) for node in self.loads if not self._moves_along_m(node)}
+            part.asked = [self._ask(row, now) for row in part.at_m]
+        return part
+
+    @property
+    def parts(self) -> int:
+        """Of a lane, for columns that go through workgroup memory at once."""
+        return max(1, COLUMNS // self.width // WARP)
+
+    def write_part(self, part: Part) -> None:
+        """Values of all rows are made side by side, as nothing but stores asks whether there is such a row."""
+        work = self.work
+        self.at_n = part.at_n
         with self._guard(work.n, self.layout.tile[1], self.at_n):
-            self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
-            first = code.fresh("first")
-            with self.body.scope(f"for (int {first} = own / {a_row}; {first} < {ROWS}; {first} += {at_once * step})"):
-                rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
-                at = [code.let(f"{self.top} + ({first_row} + {row})", "at") for row in rows]
-                asked = [self._ask(row_at) for row_at in at]
-                for row, row_at, pieces in zip(rows, at, asked):
-                    self._finish(f"{row} * {self.layout.put + PAD} + {within} + {column}", row_at, pieces)
+            for row, at, pieces in zip(part.rows, part.at_m, part.asked):
+                self.body.axes[work.m_axis] = at
+                place = f"{row} * {COLUMNS + PAD} + {part.column}"
+                values = [self._values(number, total, pieces) for number, total in enumerate(self._totals(place))]
+                self.body.axes[work.n_axis] = self.at_n
+                with self._guard(work.m, self.layout.tile[0], at):
+                    for stage, of_stage in zip(self.stages, zip(*values)):
+                        self._store(stage, of_stage)
+
+    def _totals(self, place: str) -> list[str]:
+        if self.width == 1:
+            return [f"shared_sums[{place}]"]
+        quads = [self.code.let(f"*(const float4*)(shared_sums + {place} + {4 * i})", "quad") for i in range(2)]
+        return [f"{quad}.{component}" for quad in quads for component in "xyzw"]
 
 
 class PipedContraction(TileContraction):
@@ -134,14 +170,10 @@ class PipedContraction(TileContraction):
         place = f"dynamic_shared + {(layout.ring_bytes + layout.sums_bytes) // PIECE_BYTES}"
         code.emit(f"unsigned long long* const full = (unsigned long long*)({place});")
         code.emit(f"unsigned long long* const empty = full + {layout.stages};")
-        code.emit(f"unsigned long long* const turn = empty + {layout.stages};")
-        code.emit(f"unsigned long long* const kept = turn + {READERS};")
         with code.block("if (lane == 0)"):
             with code.block(f"for (int stage = 0; stage < {layout.stages}; stage++)"):
                 code.emit("count_arrivals(full + stage, 1);")
-                code.emit(f"count_arrivals(empty + stage, {4 if layout.turns else 8});")
-            code.emit("for (int reader = 0; reader < 2; reader++) count_arrivals(turn + reader, 4);")
-            code.emit("for (int warp = 0; warp < 4; warp++) count_arrivals(kept + warp, 1);")
+                code.emit(f"count_arrivals(empty + stage, {4 * READERS});")
             code.emit("show_to_warpgroups();")
         code.emit(self.language.barrier())
         with self.body.scope(f"if (lane < {GROUP})"):
@@ -162,11 +194,9 @@ class PipedContraction(TileContraction):
         self.top = code.let(f"{axes[work.m_axis]} * {self.language.index(rows)}", "top")
         self.left = code.let(f"{axes[work.n_axis]} * {self.language.index(columns)}", "left")
 
-    def _loop_over_tiles(self, first: str, stride: int) -> str:
-        tiles = self.record.dim(dims.product(self.tiles))
-        return (
-            f"for (long long tile = {first}; tile < {tiles}; tile += {self.record.dim(dims.mul(self.grid[0], stride))})"
-        )
+    def _loop_over_tiles(self) -> str:
+        tiles, blocks = self.record.dim(dims.product(self.tiles)), self.record.dim(self.grid[0])
+        return f"for (long long tile = position; tile < {tiles}; tile += {blocks})"
 
     # bringing
 
@@ -180,7 +210,7 @@ class PipedContraction(TileContraction):
         with self.body.scope("if (lane == 0)"):
             code.emit("int filled = 0;")
             code.emit("#pragma unroll 1")
-            with self.body.scope(self._loop_over_tiles("position", 1)):
+            with self.body.scope(self._loop_over_tiles()):
                 self._name_tile()
                 if early:
                     with code.block("if (filled == 0)"):
@@ -260,26 +290,24 @@ class PipedContraction(TileContraction):
     # multiplying
 
     def _read(self) -> None:
-        """The tiles of a group that multiplies."""
-        code, layout, stages = self.code, self.ring, self.ring.stages
+        """The tiles of a group that multiplies: half of the rows of each."""
+        work, code, layout, stages = self.work, self.code, self.ring, self.ring.stages
         code.emit(f"take_registers<{READING_REGISTERS}>();")
         if code.follows:
             code.emit("follow();")
         code.emit(f"const int warp = (int)lane / {WARP} - 4, reader = warp / 4;")
-        ring, turns = layout.ring_bytes // PIECE_BYTES, layout.turns
-        own_place = f"{'warp % 4' if turns else 'warp'} * {layout.put_bytes // 4}"
-        code.emit(f"float* const shared_sums = (float*)(dynamic_shared + {ring}) + {own_place};")
-        own_group = "0" if turns else f"reader * {layout.group * layout.rows}"
-        code.emit(f"const int warp_row = {own_group} + warp % 4 * 16;")
-        code.emit(f"int used = {'reader' if turns else '0'} * {self.steps}, round = 0;")
-        first = f"position + reader * {self.record.dim(self.grid[0])}" if turns else "position"
+        ring = layout.ring_bytes // PIECE_BYTES
+        code.emit(f"float* const shared_sums = (float*)(dynamic_shared + {ring}) + warp * {layout.put_bytes // 4};")
+        code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp % 4 * 16;")
+        code.emit("int used = 0;")
         code.emit("#pragma unroll 1")
-        with self.body.scope(self._loop_over_tiles(first, 2 if turns else 1)):
+        with self.body.scope(self._loop_over_tiles()):
             self._name_tile()
+            of_epilogue = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
+            results = WarpResults(work, layout, self.body, of_epilogue, self.top, self.left)
+            columns = [str(first) for first in range(0, layout.columns, COLUMNS)]
+            early = [results.part(first, 0, True, now=True) for first in columns] if results.is_early else []
             self._declare_sums()
-            if turns:
-                code.emit("const int number = 2 * round + reader;")
-                code.emit("if (number > 0) await_phase(turn + reader, number - 1 >> 1 & 1);")
             code.emit("#pragma unroll 1")
             with code.block(f"for (int step = 0; step < {self.steps}; step++, used++)"):
                 code.emit(f"await_phase(full + used % {stages}, used / {stages} & 1);")
@@ -289,13 +317,15 @@ class PipedContraction(TileContraction):
                 with code.block("if (step > 0)"):
                     code.emit("await_products<1>();")
                     self._give_back()
-            if turns:
-                code.emit("if (own == 0) arrive(turn + 1 - reader);")
             code.emit(f"await_products<0>(); {self._hold()}")
             self._give_back()
-            if turns:
-                code.emit(f"used += {self.steps}, round++;")
-            self._finish()
+            for number, first in enumerate(columns):
+                code.emit("__syncwarp();")
+                self._put_columns(int(first))
+                code.emit("__syncwarp();")
+                for part in range(results.parts):
+                    with self.body.scope(""):
+                        results.write_part(early[number] if early else results.part(first, part, True))
 
     def _give_back(self) -> None:
         """Tells that the stage before is empty."""
@@ -305,58 +335,23 @@ class PipedContraction(TileContraction):
         """All products of a stage. Of its left side rows of 128 bytes lie one behind the other, of a packed right side
         the panels of each 64 bytes along k."""
         code, layout = self.code, self.ring
-        own_rows = "0" if layout.turns else f"reader * {layout.rows * layout.group * LINE_PIECES}"
-        code.emit(f"const Piece* const rows = from + {own_rows};")
+        code.emit(f"const Piece* const rows = from + reader * {layout.rows * layout.group * LINE_PIECES};")
         code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]};")
         code.emit(f"{self._hold()} begin_products();")
         for k in range(2 * layout.chunks):
-            for i in range(layout.rows // 16):
-                left = f"lines_at(rows + {i * 64 * LINE_PIECES + 2 * k})"
-                right = f"lines_at(columns + {2 * k})"
-                if self.work.packed:
-                    place = k // 2 * layout.tile[1] * LINE_PIECES // 2 + k % 2 * 2
-                    right = f"matrix_at(columns + {place}, {8 * CHUNK_BYTES})"
-                code.emit(f"{self.product}(sums[{i}], {left}, {right});")
+            right = f"lines_at(columns + {2 * k})"
+            if self.work.packed:
+                place = k // 2 * layout.tile[1] * LINE_PIECES // 2 + k % 2 * 2
+                right = f"matrix_at(columns + {place}, {8 * CHUNK_BYTES})"
+            code.emit(f"{self.product}(sums[0], lines_at(rows + {2 * k}), {right});")
         code.emit("commit_products();")
 
-    def _finish(self) -> None:
-        """Puts the sums of a warp to its part of workgroup memory, piece by piece, and writes what becomes of them."""
-        work, code, layout = self.work, self.code, self.ring
-        stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
-        results = WarpResults(work, layout, self.body, stages, self.top, self.left)
-        across = layout.columns // COLUMNS
-        if layout.turns:
-            code.emit("if (number > 0) await_phase(kept + warp % 4, number - 1 & 1);")
-            for slab in range(layout.rows // ROWS):
-                code.emit("__syncwarp();")
-                self._put_columns(slab, 0, layout.columns)
-                code.emit("__syncwarp();")
-                code.emit("#pragma unroll 1")
-                with self.body.scope(f"for (int piece = 0; piece < {across}; piece++)"):
-                    column = code.let(f"piece * {COLUMNS}", "column")
-                    results.write_piece(f"{slab * 64} + warp_row", column, column)
-            code.emit("__syncwarp();")
-            code.emit("if (own == 0) arrive(kept + warp % 4);")
-            return
-        code.emit("#pragma unroll 1")
-        with self.body.scope(f"for (int piece = 0; piece < {across * layout.rows // ROWS}; piece++)"):
-            code.emit("__syncwarp();")
-            for piece in range(across * layout.rows // ROWS):
-                with code.block(f"if (piece == {piece})"):
-                    self._put_columns(piece // across, piece % across * COLUMNS, COLUMNS)
-            code.emit("__syncwarp();")
-            row = code.let(f"piece / {across} * 64 + warp_row", "row")
-            column = code.let(f"piece % {across} * {COLUMNS}", "column")
-            results.write_piece(row, column, "0")
-
-    def _put_columns(self, slab: int, first: int, count: int) -> None:
-        """Sums of 16 rows and so many columns, from one on. Columns of every other panel were swapped by their
-        pieces."""
-        pitch = self.ring.put + PAD
-        for j in range(count // 8):
+    def _put_columns(self, first: int) -> None:
+        """Sums of 16 rows, from a column on. Columns of every other panel were swapped by their pieces."""
+        for j in range(COLUMNS // 8):
             for half in range(2):
-                place = f"shared_sums + ({half * 8} + own / 4) * {pitch} + {j * 8} + own % 4 * 2"
-                of, swap = f"sums[{slab}][{first // 8 + j}]", j % 2 if self.work.packed else 0
+                place = f"shared_sums + ({half * 8} + own / 4) * {COLUMNS + PAD} + {j * 8} + own % 4 * 2"
+                of, swap = f"sums[0][{first // 8 + j}]", j % 2 if self.work.packed else 0
                 bits = [f"__float_as_uint({of}[{2 * half + (k ^ swap)}])" for k in range(2)]
                 self.code.emit(f"*(HalfPiece*)({place}) = HalfPiece{{{', '.join(bits)}}};")
 
