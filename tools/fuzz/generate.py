@@ -480,12 +480,13 @@ def all_int(shape: Sequence[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
-def generate(seed: int, device: str = "") -> Program:
+def generate(seed: int, device: str = "", kind: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each."""
+    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each. `kind` is
+    as in `asked.kind_of`."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
-    kind = asked.kind_of(seed, device)
+    kind = kind or asked.kind_of(seed, device)
     of_kind: list[Value] = []
     while not maker.made:
         if kind == "encoders":

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rlx.codegen.simt import fma_layouts, fma_tile, tile_contraction, tile_layouts
 from rlx.codegen.simt.team_layouts import is_of_bytes, is_of_float8
@@ -34,6 +35,27 @@ def force(
 
     fma_tile.fma_layout_of = fma_layout_of
     tile_contraction.tile_of = tile_of
+
+
+@contextmanager
+def unforced() -> Iterator[None]:
+    """Layouts are what they were, behind this, whatever is done within."""
+    before = fma_tile.fma_layout_of, tile_contraction.tile_of
+    try:
+        yield
+    finally:
+        fma_tile.fma_layout_of, tile_contraction.tile_of = before
+
+
+@contextmanager
+def forced(layout: TileLayout | None = None) -> Iterator[None]:
+    """All products that can be are tiles of this layout, or of any that a device may have, within this."""
+    with unforced():
+        force()
+        if layout is not None:
+            fma_tile.fma_layout_of = lambda work, rows, clusters: layout
+            tile_contraction.tile_of = lambda work, rows, warpgroups=False: layout
+        yield
 
 
 def _of_a_device(work: Contraction, warpgroups: bool) -> Sequence[TileLayout]:
