@@ -201,7 +201,7 @@ def decoders() -> Iterator[Trial]:
 
 def _decode(bits: int, prompt: int, times: int) -> None:
     """A prompt, and steps behind it, which have a graph from the second on."""
-    from benchmarks.gpu_quantised import in_blocks
+    from benchmarks.few_bits import in_blocks
     from benchmarks.random_weights import QWEN3_06B, decoder_weights
     from rlx.models.context import Context
     from rlx.models.llama import decoder
