@@ -16,8 +16,10 @@ with --layers in bf16, a prompt of 64 tokens and steps. A peer that fails is tol
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -136,15 +138,22 @@ def start(kind: str, name: str, given: argparse.Namespace, folder: Path, limit_s
     variables = {each: str(folder / each.lower()) for each in FOLDERS}
     command = [sys.executable, "-m", "benchmarks.gpu_build", "--child", kind, "--only", name, "--began"]
     command += [str(time.time()), "--layers", str(given.layers), "--device", given.device]
-    try:
-        done = subprocess.run(
-            command, env={**os.environ, **variables}, capture_output=True, text=True, cwd=ROOT, timeout=limit_s
+    said, errors = folder / "said", folder / "errors"
+    with said.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdout=out, stderr=err, cwd=ROOT, start_new_session=True
         )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"not done after {limit_s:.0f} s") from None
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300])
-    record: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"not done after {limit_s:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # compilers that it started go with it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code:
+        raise RuntimeError((errors.read_text().strip().splitlines() or [f"exit {code}"])[-1][:300])
+    record: dict[str, float] = json.loads(said.read_text().strip().splitlines()[-1])
     return record
 
 

@@ -1,8 +1,8 @@
 """How well a GPU and the processor are told apart by predictions, batch by batch, and where one begins to be faster.
 
-    python -m benchmarks.gpu_choice --keep --seconds 0                            # calibrates, and tells how long that takes
-    python -m benchmarks.gpu_choice --keep --only MLP,convnet --seconds 70        # 80 s
-    python -m benchmarks.gpu_choice --keep --only MiniLM,BERT --seconds 130       # 140 s; the same with --precision f16
+    python -m benchmarks.gpu_choice --keep --seconds 0                         # calibrates, and tells how long it takes
+    python -m benchmarks.gpu_choice --keep --only MLP,convnet --seconds 70     # 80 s
+    python -m benchmarks.gpu_choice --keep --only MiniLM,BERT --seconds 130    # 140 s; the same with --precision f16
 
 Devices are calibrated first, which is timed; with `--keep` they stay so, and are not calibrated again. Inputs and
 results are NumPy's: copies count, in predictions as in measurements, which take turns. Of each net and batch: what is
@@ -178,6 +178,10 @@ def crossover(rows: list[Row], times: Callable[[Row], dict[str, float]], gpu: st
     return found
 
 
+def _from(rows: list[Row], batch: float) -> str:
+    return f"from a batch of {batch:g} on" if batch <= rows[-1].batch else f"at none up to {rows[-1].batch}"
+
+
 def told(net: Net, rows: list[Row], gpu: str) -> bool:
     """Prints how a net went; whether all is as it should be."""
     if not rows:
@@ -187,7 +191,7 @@ def told(net: Net, rows: list[Row], gpu: str) -> bool:
     worst = max((row.cost(row.fastest) for row in rows), default=0.0)
     usual = max((row.cost(row.auto) for row in rows), default=0.0)
     print(
-        f"{net.name}: {gpu} is faster from a batch of {found:g} on, predicted {predicted:g}: "
+        f"{net.name}: {gpu} is faster {_from(rows, found)}, predicted {_from(rows, predicted)}: "
         f"{'within' if near else 'NOT within'} a factor of two; the worst choice costs {worst:+.0%} by cost_model, "
         f"{usual:+.0%} by auto",
         flush=True,
