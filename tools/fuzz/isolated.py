@@ -44,7 +44,7 @@ def _alike(a: Any, b: Any) -> bool:
     """Whether two failures look like one fault."""
     if a.kind != b.kind:
         return False
-    return a.kind != "error" or a.message.partition(":")[0] == b.message.partition(":")[0]
+    return bool(a.kind != "error" or a.message.partition(":")[0] == b.message.partition(":")[0])
 
 
 class Isolated:

@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one alone, print it, and shrink it if it fails")
     parser.add_argument("--replay", type=Path, help="run the program in this file")
     parser.add_argument("--shrink-seconds", type=float, default=40.0)
+    parser.add_argument("--hang-seconds", type=float, default=HANG_SECONDS, help="of one program, which then hangs")
     parser.add_argument("--force-tiles", action="store_true", help="small products are tiles of every layout, on GPUs")
     parser.add_argument("--family", help="modules, of which each program has one: control, windows, nets, ...")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -204,7 +205,7 @@ class Campaign:
                 age = time.time() - place.stat().st_mtime
             except OSError:
                 return
-            if age > HANG_SECONDS:
+            if age > self.options.hang_seconds:
                 worker.kill()
                 return
 
