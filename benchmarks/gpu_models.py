@@ -34,9 +34,11 @@ IN_A_ROW = 20
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f32_fast": torch.float32}
 
 
-def of_torch(config: Config, arrays: Mapping[str, Any], dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+def of_torch(
+    config: Config, arrays: Mapping[str, Any], dtype: torch.dtype, device: str = "cuda"
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The encoder's last hidden state, as one writes it in torch."""
-    w = {name: torch.from_numpy(array).to("cuda", dtype) for name, array in arrays.items()}
+    w = {name: torch.from_numpy(array).to(device, dtype) for name, array in arrays.items()}
     joined = []
     for layer in range(config.num_hidden_layers):
         parts = [f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value")]

@@ -1,16 +1,21 @@
 """Quantised nets on a GPU against the same nets in floats of 16 bits: ms a call, errors, and bytes of weights.
 
-    python -m benchmarks.gpu_quantised [--only NAME] [--context 1024] [--rounds 64] [--kernels] [--list]
+    python -m benchmarks.gpu_quantised [--only NAME] [--layers N] [--context 1024] [--rounds 64] [--kernels] [--list]
+    python -m benchmarks.gpu_quantised --only MiniLM --rounds 16      # 60 s
+    python -m benchmarks.gpu_quantised --only BERT-base --rounds 16   # 90 s; --layers 4 if it does not end in its time
+    python -m benchmarks.gpu_quantised --only decoder --rounds 32     # 90 s; --layers 8
 
 MiniLM and BERT-base run in f16, and with products of bytes or of floats of 8 bits, whose ranges are those of a
 calibration or of each row. A `call` begins and ends with NumPy, `in a row` is the time of one of many calls whose
 results stay on the device. Errors are those of the last hidden state of one sentence of 128 tokens against f64, as
 parts of its norm.
 
-A decoder of the shape of Qwen3-0.6B has weights of 4 or 8 bits, in blocks with a scale each, for all its products, or
-bf16; a call is a step of one token, or a prompt of 512.
+A decoder of the shape of Qwen3-0.6B has weights of 4 or 8 bits, in blocks with a scale each, for all its products,
+bf16, or bytes and floats of 8 bits made of f32; a call is a step of one token, or a prompt of 512.
 
-Programs take turns. --only encoders, --only decoder, --only BERT-base and the like choose some. --list needs no
+Programs take turns, and are told of when they are ready: ranges of a calibration are constants of kernels, so that no
+two layers share any, and NVRTC has five times as many to compile. Those that fail are left out, and the exit is 1.
+--only encoders, --only decoder, --only BERT-base and the like choose some. --list needs no
 device: kernels of each program, of two layers, and bytes of weights that `main` reads. --kernels shows those that take
 longest.
 """
@@ -19,37 +24,41 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
 
 import rlx
+from benchmarks.few_bits import in_blocks
 from benchmarks.random_weights import BERT, MINILM, QWEN3_06B, decoder_weights, encoder_weights
 from benchmarks.turns import measure
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import build
 from rlx.backends.cuda.weights import kept_buffers
+from rlx.errors import RlxError
 from rlx.ir import dim as dims
-from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.op import Param
 from rlx.models.bert import Config as EncoderConfig
 from rlx.models.bert import encoder
 from rlx.models.context import Context
 from rlx.models.llama import decoder
 from rlx.models.llama_config import Config
-from rlx.ops.linalg import Matmul
-from rlx.ops.shape import Transpose
 from rlx.ops.transcendental import Erf
-from rlx.passes.driver import Rebuild
 from rlx.runtime.quantised import quantised
 
 PROMPT = 512
-DECODERS = {"bf16": (16, 0), "4 bits, 32": (4, 32), "4 bits, 128": (4, 128), "8 bits, 32": (8, 32)}
-"""Bits, and elements of a block."""
+DECODERS: dict[str, tuple[int, int, Literal["f32", "int8", "f8"]]] = {
+    "bf16": (16, 0, "f32"), "4 bits, 32": (4, 32, "f32"), "4 bits, 128": (4, 128, "f32"), "8 bits, 32": (8, 32, "f32"),
+    "int8": (32, 0, "int8"), "f8": (32, 0, "f8"),
+}  # fmt: skip
+"""Bits of weights as they are given, elements of a block, and the precision."""
 ENCODERS = {"MiniLM": MINILM, "BERT-base": BERT}
 KINDS: dict[str, tuple[Literal["f16", "int8", "f8"], bool]] = {
     "f16": ("f16", False), "int8 static": ("int8", True), "int8 dynamic": ("int8", False),
@@ -62,53 +71,18 @@ CALIBRATION = (2, 64)
 IN_A_ROW = 20
 
 
-def in_blocks(graph: Graph, bits: int, block: int) -> Graph:
-    """The graph with weights of few bits in place of those that products read."""
-    rebuild = Rebuild(graph)
-    for node in graph.nodes:
-        weight = _weight(node)
-        if weight is None:
-            rebuild.keep(node)
-            continue
-        first = len(rebuild.new.nodes)
-        columns, depth = graph.data[weight.name].shape
-        packed, scale = _packed(columns, depth, bits, block)
-        scale = scale.astype(weight.dtype.numpy)
-        x, new = rebuild[node.inputs[0]], rebuild.new
-        parameters = [
-            new.param(f"{weight.name}.{node.name}.{kind}", array.shape, dtype, data=array)
-            for kind, array, dtype in (("bits", packed, "u8"), ("scale", scale, weight.dtype))
-        ]
-        y = rlx.ops.packed_matmul(x, *parameters, depth=x.shape[-1], bits=bits, block=block)
-        rebuild.replace(node, y, first=first)
-    return rebuild.finish()
-
-
-def _weight(node: Node) -> Value | None:
-    """The weight that a product reads turned."""
-    if not isinstance(node.op, Matmul) or not isinstance(node.inputs[1].op, Transpose):
-        return None
-    source = node.inputs[1].node.inputs[0]
-    return source if isinstance(source.op, Param) and source.rank == 2 else None
-
-
 @cache
-def _packed(columns: int, depth: int, bits: int, block: int) -> tuple[Array, Array]:
-    """Bytes by chance, and the scale of each block of a row, with which a row's norm is about 1."""
-    drawn = np.random.default_rng(columns).integers(0, 256, (columns, depth * bits // 8), np.uint8)
-    step = np.sqrt(12 / depth) / (1 << bits)
-    return drawn, np.full((columns, depth // block), step, np.float32)
-
-
-@cache
-def _decoder_weights(layers: int) -> dict[str, Array]:
-    return decoder_weights(QWEN3_06B | {"num_hidden_layers": layers})
+def _decoder_weights(layers: int, wide: bool) -> dict[str, Array]:
+    """Of which layers share arrays."""
+    arrays = decoder_weights(QWEN3_06B | {"num_hidden_layers": layers})
+    widened = {id(array): array.astype(np.float32) if wide else array for array in arrays.values()}
+    return {name: widened[id(array)] for name, array in arrays.items()}
 
 
 def decoder_graph(kind: str, layers: int) -> Graph:
     config = QWEN3_06B | {"num_hidden_layers": layers}
-    graph = decoder(Config.of(config), _decoder_weights(layers), caches=True)
-    bits, block = DECODERS[kind]
+    bits, block, _ = DECODERS[kind]
+    graph = decoder(Config.of(config), _decoder_weights(layers, bits == 32), caches=True)
     return in_blocks(graph, bits, block) if block else graph
 
 
@@ -164,18 +138,35 @@ def show_kernels(model: Any, inputs: Any) -> None:
         print(f"  {tenths / 10:9.1f} us  {name}")
 
 
-def measure_decoders(chosen: argparse.Namespace) -> None:
-    contexts: dict[str, Context] = {}
+def ready(name: str, make: Callable[[], Any], failed: list[str]) -> Any:
+    """What is made, with the time until then; None for what fails, which is told."""
+    start = time.perf_counter()
+    try:
+        made = make()
+    except (RlxError, MemoryError) as error:
+        failed.append(name)
+        print(f"{name}: left out: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        return None
+    print(f"{name}: ready after {time.perf_counter() - start:.1f} s", flush=True)
+    return made
+
+
+def measure_decoders(chosen: argparse.Namespace, failed: list[str]) -> None:
     random = np.random.default_rng(1)
     ids = random.integers(0, QWEN3_06B["vocab_size"], (1, chosen.context))
-    for kind in DECODERS:
-        if chosen.only in f"decoder {kind}":
-            session = rlx.Session("cuda")
-            session = session.with_options(replace(session.options, profile=chosen.kernels))
-            program = session.compile(decoder_graph(kind, QWEN3_06B["num_hidden_layers"]))
-            contexts[kind] = Context(program, QWEN3_06B["max_position_embeddings"])
-            contexts[kind].feed(ids[:, :PROMPT])
-            contexts[kind].feed(ids[:, :1])
+    layers = chosen.layers or QWEN3_06B["num_hidden_layers"]
+
+    def context_of(kind: str) -> Context:
+        session = rlx.Session("cuda", precision=DECODERS[kind][2])
+        session = session.with_options(replace(session.options, profile=chosen.kernels))
+        context = Context(session.compile(decoder_graph(kind, layers)), QWEN3_06B["max_position_embeddings"])
+        context.feed(ids[:, :PROMPT])
+        context.feed(ids[:, :1])
+        return context
+
+    kinds = [kind for kind in DECODERS if chosen.only in f"decoder {kind}"]
+    made = {kind: ready(f"decoder {kind}", partial(context_of, kind), failed) for kind in kinds}
+    contexts = {kind: context for kind, context in made.items() if context is not None}
     if chosen.kernels:
         for kind, context in contexts.items():
             print(f"decoder {kind}")
@@ -194,24 +185,29 @@ def measure_decoders(chosen: argparse.Namespace) -> None:
     for what, call in (("prompt", prompt), ("step", step)):
         calls = {kind: (lambda context=context, call=call: call(context)) for kind, context in contexts.items()}
         measure(calls, 3)
+        tokens = PROMPT if what == "prompt" else 1
         for kind, ms in measure(calls, chosen.rounds).items():
-            print(f"decoder {kind:12} {what:7} {ms:.3f} ms", flush=True)
+            print(f"decoder {kind:12} {what:7} {ms:.3f} ms, {1e3 * tokens / ms:.0f} tokens/s", flush=True)
 
 
-def measure_encoders(chosen: argparse.Namespace) -> None:
-    for net, config in ENCODERS.items():
+def measure_encoders(chosen: argparse.Namespace, failed: list[str]) -> None:
+    for net, whole in ENCODERS.items():
+        config = replace(whole, num_hidden_layers=chosen.layers or whole.num_hidden_layers)
         kinds = [kind for kind in KINDS if chosen.only in f"encoders {net} {kind}"]
         if not kinds:
             continue
         weights = encoder_weights(config)
         graph = encoder(config, weights)
         examples = [given(config, *CALIBRATION, seed=2)]
-        models: dict[str, Any] = {}
-        for kind in kinds:
+
+        def model_of(kind: str, graph: Graph = graph, examples: Any = examples) -> Any:
             precision, calibrated = KINDS[kind]
             session = rlx.Session("cuda", precision=precision, calibration=examples if calibrated else None)
             session = session.with_options(replace(session.options, profile=chosen.kernels))
-            models[kind] = session.compile(graph).select(["last_hidden_state"])
+            return session.compile(graph).select(["last_hidden_state"])
+
+        made = {kind: ready(f"{net} {kind}", partial(model_of, kind), failed) for kind in kinds}
+        models = {kind: model for kind, model in made.items() if model is not None}
         if chosen.kernels:
             for (batch, length), kind in itertools.product(SHAPES, models):
                 print(f"{net} {batch}x{length} {kind}")
@@ -220,8 +216,8 @@ def measure_encoders(chosen: argparse.Namespace) -> None:
         sentence = given(config, 1, 128)
         wanted = exact(config, weights, sentence[0])
         for kind, model in models.items():
-            made = np.asarray(model.run(sentence)[0])
-            error = np.linalg.norm(made - wanted) / np.linalg.norm(wanted)
+            result = np.asarray(model.run(sentence)[0])
+            error = np.linalg.norm(result - wanted) / np.linalg.norm(wanted)
             print(f"{net} {kind:12} error {error:.1e}", flush=True)
         for batch, length in SHAPES:
             for what, times in _times(models, given(config, batch, length), chosen.rounds).items():
@@ -245,18 +241,20 @@ def _in_a_row(model: Any, inputs: list[Array]) -> None:
     np.asarray(results[0])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="programs whose names hold this")
+    parser.add_argument("--layers", type=int, default=0, help="of each net, in place of all")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=64)
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--list", action="store_true")
     chosen = parser.parse_args()
     if not chosen.list:
-        measure_encoders(chosen)
-        measure_decoders(chosen)
-        return
+        failed: list[str] = []
+        measure_encoders(chosen, failed)
+        measure_decoders(chosen, failed)
+        return 1 if failed else 0
     for net, config in ENCODERS.items():
         small = replace(config, num_hidden_layers=2)
         graph = encoder(small, encoder_weights(small))
@@ -267,8 +265,12 @@ def main() -> None:
                 print(told(f"{net} {kind}", meant, Options(precision=precision)), flush=True)
     for kind in DECODERS:
         if chosen.only in f"decoder {kind}":
-            print(told(f"decoder {kind}", decoder_graph(kind, 2), Options()), flush=True)
+            of = DECODERS[kind][2]
+            meant = decoder_graph(kind, chosen.layers or 2)
+            meant = meant if of == "f32" else quantised(meant, (), precision=of)
+            print(told(f"decoder {kind}", meant, Options(precision=of)), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

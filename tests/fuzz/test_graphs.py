@@ -15,7 +15,7 @@ import support
 from rlx.ir.op import REGISTRY
 from tools import emulate_cuda
 from tools.fuzz import check, found, generate, oracle, other, shrink
-from tools.fuzz.generate import EMULATED
+from tools.fuzz.asked import EMULATED
 from tools.fuzz.program import Program
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.txt"))

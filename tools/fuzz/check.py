@@ -36,9 +36,9 @@ from rlx.ir.literal import Array
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
-from tools.fuzz import oracle, padded, rows
+from tools.fuzz import oracle, padded, rows, tiles
+from tools.fuzz.asked import EMULATED
 from tools.fuzz.data import Recipe
-from tools.fuzz.generate import EMULATED
 from tools.fuzz.program import EVERY, Binding, Program
 
 LEAST_ULPS = {"vulkan": 4.0, "opengl": 4.0, "webgpu": 4.0, "gpu": 4.0, "xla": 4.0, "mlx": 4.0}
@@ -96,6 +96,8 @@ def _session(program: Program, device: str, cache: bool = False) -> Session:
         from tools.fuzz import emulated  # of tests, which need not be there
 
         device = emulated.install()
+    else:
+        tiles.force_if_asked()
     jit.OPTIMISATION_LEVEL = how.level
     isa = how.isa if device == "cpu" and how.isa in _isas() else None
     session = Session(

@@ -4,17 +4,14 @@ Small products are tiles there too, of a layout that hangs on their extents: pro
 from __future__ import annotations
 
 import os
-import random
 from functools import cache
 
 from backends.cuda.emulated_driver import EmulatedDriver
 from rlx.backends.base import Probe
 from rlx.backends.cuda import CudaBackend, device
-from rlx.codegen.simt import fma_tile, tile_contraction
-from rlx.codegen.simt.team_layouts import is_of_bytes
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.device import registry
-from rlx.kernel.ir.contraction import Contraction
+from tools.fuzz import tiles
 
 NAME = "cuda-emulated"
 """In place of a device."""
@@ -42,16 +39,6 @@ def install() -> str:
     """Has this process run `cuda` on the processor; the name of the device."""
     device._drivers[os.getpid(), "cuda"] = EmulatedDriver()
     CudaBackend.probe = lambda self: Probe(devices=("Emulated",))  # type: ignore[method-assign]
-    fma_tile.fma_layout_of = lambda work, rows, clusters: _one_of(FMA, work)
-    tile_contraction.tile_of = lambda work, rows, warpgroups=False: _one_of(_tiles_of(work), work)
+    tiles.force(FMA, PARTS, HALVES, BYTES)
     registry.refresh()
     return "cuda"
-
-
-def _tiles_of(work: Contraction) -> tuple[TileLayout, ...]:
-    return BYTES if is_of_bytes(work) else PARTS if work.float_parts else HALVES
-
-
-def _one_of(layouts: tuple[TileLayout, ...], work: Contraction) -> TileLayout | None:
-    """A layout, or none for some products: the same for the same extents."""
-    return random.Random(str(work.extents())).choice((*layouts, None))

@@ -25,7 +25,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from tools.fuzz import oracle, padded, rows
+from tools.fuzz import asked, oracle, padded, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, How, Program, drop_unused
 
@@ -39,12 +39,7 @@ DISABLE = (
     "raise-norm", "raise-activation", "raise-attention", "raise-quantised", "masks", "layout", "dce", "precision",
     "operands", "long-reductions", "winograd", "twiddles", "collapse", "hoist",
 )  # fmt: skip
-ENCODERS = 0.03
-"""Of programs are encoders in bytes, on devices that have any."""
 BINDINGS = (1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65)
-
-EMULATED = "cuda-emulated"
-"""The device of `emulated.py`."""
 
 Family = Callable[["Maker"], None]
 FAMILIES: list[tuple[float, Family]] = []
@@ -438,11 +433,11 @@ class Maker:
             if self.is_region and len(self.graph.nodes) > 40:
                 return
 
-    def outputs(self) -> None:
-        """The last values, some on the way, and an input at times."""
+    def outputs(self, asked: Sequence[Value] = ()) -> None:
+        """The last values, what was asked for, some on the way, and an input at times."""
         graph = self.graph
         unused = [v for v in self.made if not graph.uses(v)] or self.made[-1:]  # a node that was refused may use it
-        chosen = unused[-self.random.choice((1, 1, 2, 3)) :]
+        chosen = [*unused[-self.random.choice((1, 1, 2, 3)) :], *asked]
         if self.made and self.chance(0.35):
             chosen += self.random.sample(self.made, min(len(self.made), self.random.choice((1, 1, 2))))
         if self.chance(0.03):
@@ -485,31 +480,34 @@ def all_int(shape: Sequence[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
-def generate(seed: int, device: str = "") -> Program:
+def generate(seed: int, device: str = "", kind: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each."""
+    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each. `kind` is
+    as in `asked.kind_of`."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
-    is_encoder = random.Random(f"encoder {seed}").random() < (0.5 if device == EMULATED else ENCODERS)
-    only_windows = device == EMULATED and not is_encoder
+    kind = kind or asked.kind_of(seed, device)
+    of_kind: list[Value] = []
     while not maker.made:
-        if is_encoder:
+        if kind == "encoders":
             maker.grow(1, [(1.0, encoders.net)])
-        elif only_windows:
+        elif kind == "windows":
             maker.grow(1, [(1.0, windows.net_of_windows)])
+        elif kind:
+            of_kind = asked.grow(maker, nodes, kind)
         else:
             maker.grow(nodes)
-    maker.outputs()
+    maker.outputs(of_kind)
     graph = maker.graph
     drop_unused(graph)
-    if is_encoder:
+    if kind == "encoders":
         graph = encoders.in_bytes(graph, seed, maker._inputs, maker._params)
         drop_unused(graph)
     recipes = {v.name: maker.recipes[v.name] for v in (*graph.inputs, *graph.params)}
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
     how = maker.how()
-    if only_windows:
+    if kind == "windows":
         how = replace(how, precision=windows.precision_of(seed))
     return Program(graph, recipes, bindings, how, seed)
 

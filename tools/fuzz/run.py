@@ -15,9 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tools.fuzz import asked, isolated
+
 HANG_SECONDS = 150
 CHUNK = 300
 SHRUNK_BY_A_WORKER = 12
+SAID_SECONDS = 5
+"""Between counts that a worker gives; a campaign prints where it is four times as rarely."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,8 +36,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one alone, print it, and shrink it if it fails")
     parser.add_argument("--replay", type=Path, help="run the program in this file")
     parser.add_argument("--shrink-seconds", type=float, default=40.0)
+    parser.add_argument("--hang-seconds", type=float, default=HANG_SECONDS, help="of one program, which then hangs")
+    parser.add_argument("--force-tiles", action="store_true", help="small products are tiles of every layout, on GPUs")
+    parser.add_argument("--family", help="modules, of which each program has one: control, windows, nets, ...")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    # by the environment: processes that a campaign starts have it too
+    if options.force_tiles:
+        from tools.fuzz import tiles
+
+        os.environ[tiles.VARIABLE] = "1"
+    if options.family:
+        os.environ[asked.VARIABLE] = options.family
     if options.worker is not None:
         return _worker(options)
     if options.replay is not None:
@@ -56,72 +70,11 @@ def _one(options: argparse.Namespace) -> int:
 
     program = generate.generate(options.seed, options.device)
     print(program.graph, program.bindings, program.how, sep="\n", flush=True)
-    failure = Isolated(options.device, 150.0).check(program)
+    failure = isolated.Isolated(options.device, 150.0).check(program)
     print(failure or "as it should be", flush=True)
     if failure:
-        print(_shrunk(program, failure, options.device, options.shrink_seconds))
+        print(isolated.shrunk(program, failure, options.device, options.shrink_seconds))
     return 1 if failure else 0
-
-
-def _shrunk(program: Any, failure: Any, device: str, seconds: float) -> str:
-    """The text of the program made small; in processes of its own where it ends them."""
-    from tools.fuzz import check, found, shrink
-
-    isolated = failure.kind in ("crash", "hang")
-    runner: Any = Isolated(device, 20.0) if isolated else check
-
-    def fails(candidate: Any) -> bool:
-        try:
-            candidate_failure = runner.check(candidate, device)
-        except check.Refused:
-            return False
-        return candidate_failure is not None and _alike(candidate_failure, failure)
-
-    small = shrink.shrink(program, fails, seconds * (4 if isolated else 1))
-    try:
-        last = runner.check(small, device) or failure
-    except check.Refused:
-        last = failure
-    return found.write(small, f"seed {program.seed} on {device}: {last.kind}, {last.stage}: {last.message}")
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Whether two failures look like one fault."""
-    if a.kind != b.kind:
-        return False
-    return a.kind != "error" or a.message.partition(":")[0] == b.message.partition(":")[0]
-
-
-class Isolated:
-    """Checks a program in a process of its own."""
-
-    def __init__(self, device: str, seconds: float) -> None:
-        self.device, self.seconds = device, seconds
-
-    def check(self, program: Any, device: str | None = None) -> Any:
-        from tools.fuzz import check, found
-
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "program.txt"
-            path.write_text(found.write(program))
-            command = [sys.executable, "-m", "tools.fuzz_graphs", "--device", self.device, "--replay", str(path)]
-            try:
-                completed = subprocess.run(
-                    command, capture_output=True, text=True, timeout=self.seconds, env=_environment()
-                )
-            except subprocess.TimeoutExpired:
-                return check.Failure("hang", f"not done after {self.seconds} s")
-        if completed.returncode == 0:
-            return None
-        if completed.returncode == 1 and "Failure(" in completed.stdout:
-            return eval(completed.stdout[completed.stdout.index("Failure(") :], {"Failure": check.Failure})
-        return check.Failure("crash", f"exit {completed.returncode}: {completed.stderr[-400:]}")
-
-
-def _environment() -> dict[str, str]:
-    root = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join([str(root / "src"), str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _worker(options: argparse.Namespace) -> int:
@@ -133,8 +86,8 @@ def _worker(options: argparse.Namespace) -> int:
 
     faulthandler.enable()
     warnings.simplefilter("ignore")
-    tally = collections.Counter[str]()
-    end = time.monotonic() + (options.seconds or 1e9)
+    tally, said = collections.Counter[str](), time.monotonic()
+    failed, end = 0, said + (options.seconds or 1e9)
     for seed in range(options.start, options.start + options.count):
         if time.monotonic() > end:
             break
@@ -149,12 +102,17 @@ def _worker(options: argparse.Namespace) -> int:
             continue
         tally["done"] += 1
         tally["nodes"] += len(program.graph.nodes)
+        if time.monotonic() > said + SAID_SECONDS:
+            _say({"so_far": dict(tally)})
+            tally, said = collections.Counter(), time.monotonic()
         if failure is None:
             continue
-        tally["failed"] += 1
-        few = tally["failed"] <= SHRUNK_BY_A_WORKER
-        text = _shrunk(program, failure, options.device, options.shrink_seconds if few else 0.0)
+        failed += 1
+        few = failed <= SHRUNK_BY_A_WORKER
+        text = isolated.shrunk(program, failure, options.device, options.shrink_seconds if few else 0.0)
         _say({"seed": seed, "kind": failure.kind, "message": failure.message, "text": text})
+        if isolated.spoils(failure):
+            break
     _say({"tally": dict(tally), "at": seed + 1})
     return 0
 
@@ -172,7 +130,7 @@ class Campaign:
         self.last = options.start + options.count if options.count is not None else 1 << 62
         self.start = time.monotonic()
         self.end = self.start + options.seconds if options.seconds is not None else float("inf")
-        self.tally = collections.Counter[str]()
+        self.tally, self.told = collections.Counter[str](), 0.0
         self.failures: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
@@ -222,7 +180,7 @@ class Campaign:
             command += ["--start", str(first), "--count", str(count), "--shrink-seconds", str(options.shrink_seconds)]
             if self.end != float("inf"):
                 command += ["--seconds", str(max(self.end - time.monotonic(), 0.1))]
-            environment = {"RLX_CACHE_DIR": str(Path(folder) / "cache"), **_environment()}
+            environment = {"RLX_CACHE_DIR": str(Path(folder) / "cache"), **isolated.environment()}
             environment["RLX_CACHE_DIR"] = str(Path(folder) / "cache")
             errors = Path(folder) / "errors"
             with errors.open("w") as stderr:
@@ -247,7 +205,7 @@ class Campaign:
                 age = time.time() - place.stat().st_mtime
             except OSError:
                 return
-            if age > HANG_SECONDS:
+            if age > self.options.hang_seconds:
                 worker.kill()
                 return
 
@@ -257,19 +215,26 @@ class Campaign:
         for line in worker.stdout:
             report = json.loads(line)
             with self.lock:
-                if "tally" in report:
-                    self.tally.update(report["tally"])
-                    reached = report["at"]
+                if "tally" in report or "so_far" in report:
+                    self.tally.update(report.get("tally") or report.get("so_far") or {})
+                    reached = report.get("at")
+                    self._tell()
                 else:
                     self._report(report)
         return reached
+
+    def _tell(self) -> None:
+        seconds = time.monotonic() - self.start
+        if seconds > self.told + 4 * SAID_SECONDS:
+            self.told = seconds
+            print(f"{seconds:.0f} s: {self.tally['done']} graphs, {len(self.failures)} failed", flush=True)
 
     def _dead(self, seed: int, code: int, errors: str) -> None:
         from tools.fuzz import check, generate
 
         kind = "hang" if code == -9 else "crash"
         failure = check.Failure(kind, f"exit {code}: {errors}")
-        text = _shrunk(
+        text = isolated.shrunk(
             generate.generate(seed, self.options.device), failure, self.options.device, self.options.shrink_seconds
         )
         with self.lock:

@@ -8,6 +8,8 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import CudaBackend, build
 from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt import module
+from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.module import cpp_module
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph
@@ -60,3 +62,31 @@ def test_what_is_for_many_rows_has_no_functions_for_few() -> None:
     (left,) = (kernel for kernel in program.main if isinstance(kernel.work, Contraction))
     assert left.work.above == 16
     assert [variant.most_rows for variant in module.variants[id(left)]] == [32, 192, 1024, None]
+
+
+def test_layers_that_are_alike_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr(module, "render", lambda *given: written.append(given[0]) or render(*given))
+
+    def count(layers: int) -> int:
+        written.clear()
+        graph = Graph("layers")
+        x = graph.input("x", ("n", 64), "f16")
+        for layer in range(layers):
+            w = [graph.param(f"{name}{layer}", (64, 64), "f16") for name in "ab"]
+            x = x + ops.relu(ops.softmax(x, axis=-1) @ w[0]) @ w[1]
+        graph.output(x)
+        cpp_module([program_of(graph)])
+        return len(written)
+
+    assert count(6) == count(3) > 0
+
+
+def test_numbers_that_differ_in_their_sign_have_kernels_of_their_own() -> None:
+    graph = Graph("signs")
+    q, k, v = (graph.input(name, (1, 2, 100, 32), "f16") for name in "qkv")
+    mask = graph.input("mask", (1, 1, 100, 100), "bool")
+    for fill in (-0.0, 0.0):
+        graph.output(ops.attention(q, k, v, mask, fill=fill, scale=0.5))
+    kernels = cpp_module([program_of(graph)]).kernels
+    assert len([name for name in kernels if "attention" in name]) == 2

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlx.codegen.simt import fma_tile, row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.code import Shader, Slot
@@ -21,7 +22,7 @@ from rlx.ir.dim import Dim
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Loop
-from rlx.kernel.ir.fused import RowProduct
+from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -91,8 +92,12 @@ class CppModule:
         return "\n".join([self.prelude, *self.kernels.values(), ""])
 
 
-def cpp_kernel(program: Program, kernel: Kernel, name: str, target: CppTarget = NVIDIA, language: Cpp = CUDA) -> Shader:
-    """One kernel, without the prelude. Raises CompileError."""
+def cpp_kernel(
+    program: Program, kernel: Kernel, name: str, target: CppTarget = NVIDIA, language: Cpp = CUDA,
+    made: dict[Any, Shader] | None = None,
+) -> Shader:  # fmt: skip
+    """One kernel, without the prelude. `made` has those of equal kernels so far, for the same target but for its rows,
+    and the same language: layers are alike. Raises CompileError."""
     dtypes = [program.buffers[number].dtype for number in kernel.slots]
     if any(dtype.is_complex for dtype in dtypes):
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
@@ -102,8 +107,21 @@ def cpp_kernel(program: Program, kernel: Kernel, name: str, target: CppTarget = 
         Slot(dtype, storage, aligned=aligned[storage], static=number in static)
         for storage, (number, dtype) in enumerate(zip(kernel.slots, dtypes))
     ]
-    bindings = language.bindings(dtypes, kernel.writes)
-    return render(kernel, slots, bindings, name, target, language)
+    key = kernel.work, _numbers(kernel.work), tuple(slots), kernel.writes, target.rows
+    if made is not None and key in made:
+        return made[key]
+    shader = render(kernel, slots, language.bindings(dtypes, kernel.writes), name, target, language)
+    if made is not None:
+        made[key] = shader
+    return shader
+
+
+def _numbers(work: Any) -> str:
+    """Those of work that may be equal and differ in their sign; those in bodies are told apart by their bits."""
+    of = getattr(work, "work", work)  # parts of attention have it whole
+    if isinstance(of, FusedAttention):
+        return f"{of.scale} {of.fill} {of.softcap}"
+    return " ".join(map(_numbers, of.parts())) if isinstance(of, SideBySide) else ""
 
 
 def _is_aligned(program: Program, number: int, seen: frozenset[int] = frozenset()) -> bool:
@@ -152,11 +170,12 @@ def cpp_module(
     variants: dict[int, tuple[Variant, ...]] = {}
     kernels: dict[str, str] = {}
     by_text: dict[str, str] = {}
+    shaders: dict[Any, Shader] = {}
     for program in programs:
         for kernel in leaves((*program.prepare, *program.main)):
             made = []
             for rows, most, guess in _guesses(kernel, target):
-                shader = cpp_kernel(program, kernel, "KERNEL", replace(target, rows=guess), language)
+                shader = cpp_kernel(program, kernel, "KERNEL", replace(target, rows=guess), language, shaders)
                 if shader.text not in by_text:
                     digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
                     name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"
