@@ -134,7 +134,7 @@ def test_runs_take_arrays_of_other_libraries(driver: EmulatedDriver) -> None:
         with driver.counted() as calls:
             results = program.run([exporter])
         np.testing.assert_array_equal(results[0], expected(x_of(3))[0])
-        assert "copy_in" not in calls and calls.count("copy") == 1
+        assert not {"copy_in", "copy"} & set(calls)
     assert exporter.streams[0] == driver.stream_number(exporter.array.owner.stream), "its work is waited for"
     with driver.counted() as calls:
         program.run([exporter], "device")
@@ -204,19 +204,17 @@ class Tensor:
     def get_device(self) -> int:
         return 0
 
-    def is_conj(self) -> bool:
+    def is_neg(self) -> bool:
         return False
 
-    is_neg = is_conj
+    def is_contiguous(self) -> bool:
+        return self._strides[-1] == 1
 
     def stride(self) -> tuple[int, ...]:
         return self._strides
 
     def data_ptr(self) -> int:
         return self.array.pointer
-
-    def detach(self) -> Tensor:
-        return self
 
 
 def torch_of(cuda: SimpleNamespace, made_for: str = "cuda") -> SimpleNamespace:
@@ -247,7 +245,7 @@ def test_tensors_of_torch_wait_for_runs_and_not_the_host(
     program.run([given], outputs="device")
     with driver.counted() as calls:
         results = program.run([given], outputs="device")
-    assert calls.count("record") == calls.count("wait") == 2 and "synchronise" not in calls
+    assert not {"synchronise", "synchronise_all", "wait_for"} & set(calls)
     for result, wanted in zip(results, expected(x_of(3))):
         np.testing.assert_array_equal(np.asarray(result), wanted)
     with pytest.raises(InputError, match="without gaps"):
