@@ -65,6 +65,12 @@ class CudaBound(Bound):
         self._table = np.zeros(len(self.plan.table), np.int64)
         self._memory: Memory | None = None
         self._device: Device | None = None
+        self._weights: Weights | None = None
+        """Those that what was made ready reads: their memory is in use."""
+        self._state_places: tuple[int, ...] = ()
+        self._starts: dict[int, int] = {}
+        self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
+        self._all: list[Given] | None = None
         self._spare: list[Slot] = []
         """Staging for runs that overlap, of which none has it."""
 
@@ -82,39 +88,40 @@ class CudaBound(Bound):
 
     def _ready(self, weights: Weights, inputs: Sequence[Any]) -> None:
         """Memory, and what was made ready for it, which is made anew when weights or states have moved."""
-        device = self.executable.device
-        if self._memory is None or self._device is not device:
-            at = f" at {self.binding}" if self.binding else ""
-            memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
-            self._spare = []
-            self._incoming = Pinned(device, self.arena.inputs_end)
-            self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
-            self._answer = Pinned(device, 1)
-            wanted = self._table.size > 0
-            self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
-            self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
-            self._replay, self._direct = Replay(device), DirectGraphs(device)
-            sizes = [0 if output is None else output.size for output in self.outputs]
-            self._spares = Spares(device, sizes, self.arena.nbytes)
-            self._forms: dict[Hashable, Form] = {}
-            self._branches = Branches(device, self.plan.program, self.binding) if self.asks else None
-            self._starts: dict[int, int] = {}
-            self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
-            self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
-            self._all: list[Given] | None = None
-            self._memory, self._device = memory, device
-        states = tuple((n, inputs[at].pointer) for at, n in self._states)
-        if self._all_from is not None and self._all_from[0] is weights and self._all_from[1] == states:
+        same = self._weights is weights and self._device is self.executable.device
+        states = tuple([inputs[at].pointer for at, _ in self._states]) if self._states else ()
+        if same and states == self._state_places:
             return
-        self._state_places = tuple(place for _, place in states)
-        if self._all_from is None or self._all_from[0] is not weights:
+        if self._memory is None or self._device is not self.executable.device:
+            self._make_memory(self.executable.device)
+        assert self._memory is not None
+        if self._weights is not weights:
             self._direct.clear()
         base = self._memory.pointer
         self._starts = {n: base + first for n, first in self.arena.start.items()}
         self._starts |= {n: memory.pointer for n, memory in weights.memory.items()}
-        self._starts |= dict(states)
+        self._starts |= {n: place for (_, n), place in zip(self._states, states)}
         self._pieces, self._all = {}, None
-        self._all_from = weights, states  # these weights' memory is in use
+        self._weights, self._state_places = weights, states
+
+    def _make_memory(self, device: Device) -> None:
+        """Memory of the device and of the host, and what is noted for it."""
+        at = f" at {self.binding}" if self.binding else ""
+        memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
+        self._spare = []
+        self._incoming = Pinned(device, self.arena.inputs_end)
+        self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
+        self._answer = Pinned(device, 1)
+        wanted = self._table.size > 0
+        self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
+        self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
+        self._replay, self._direct = Replay(device), DirectGraphs(device)
+        sizes = [0 if output is None else output.size for output in self.outputs]
+        self._spares = Spares(device, sizes, self.arena.nbytes)
+        self._forms: dict[Hashable, Form] = {}
+        self._branches = Branches(device, self.plan.program, self.binding) if self.asks else None
+        self._weights = None
+        self._memory, self._device = memory, device
 
     def _is_state(self, number: int) -> bool:
         return self.plan.program.buffers[number].kind == "state"

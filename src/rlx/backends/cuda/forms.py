@@ -84,9 +84,8 @@ def _joined(wanted: Iterable[Placed], starts: Iterable[int]) -> tuple[Block, ...
 
 
 def read_in_place(program: Program) -> frozenset[int]:
-    """Inputs that kernels may read where another has them: they are not written, and no result lies there."""
-    taken = _written(program, program.main) | {root for n in program.outputs for root in storage_roots(program, n)}
-    return frozenset(n for n in program.inputs if program.buffers[n].kind == "input" and n not in taken)
+    """Inputs that kernels may read where another has them: they write to states alone."""
+    return frozenset(n for n in program.inputs if program.buffers[n].kind == "input")
 
 
 def written_in_place(program: Program) -> frozenset[int]:

@@ -25,6 +25,7 @@ class Spares:
         self._sizes = tuple(sizes)
         self._free: tuple[list[int], ...] = tuple([] for _ in sizes)
         share = most_bytes // max(len(sizes), 1)
+        self.reference = weakref.ref(self)
         self._most = tuple(min(share // max(size, 1), MOST_SPARES) for size in sizes)
         device.spares.add(self)
 
@@ -66,7 +67,7 @@ class SpareMemory(Memory):
 
     def __init__(self, spares: Spares, number: int, pointer: int, nbytes: int) -> None:
         super().__init__(spares.device, pointer, nbytes)
-        self._spares = weakref.ref(spares)
+        self._spares = spares.reference
         self._number = number
 
     def __del__(self) -> None:
