@@ -186,7 +186,7 @@ class _LateCheck:
             try:
                 self._bound.look(self._numbers.numpy())
             except InputError as error:
-                self._error = error
+                self._error = error.with_traceback(None)  # whose frames have this check, and results with it
             self._numbers = None
 
 
