@@ -50,6 +50,7 @@ class Signature:
         self.interface = interface
         self._graph = graph if isinstance(of, Interface) else lambda: of
         self.place = place
+        self._adopt = place.adopt if isinstance(place, AdoptingPlace) else None
         self.types: dict[str, TensorType] = dict(interface.inputs)
         self.states: dict[str, TensorType] = {name: self.types[name] for name in interface.states}
         self._brought = {name: of for name, of in self.types.items() if name not in self.states}
@@ -91,12 +92,12 @@ class Signature:
         return arrays
 
     def _there(self, value: Any) -> DeviceArray | None:
-        """A value as an array in the memory of the program's device, if it lies there. Raises InputError."""
-        place = self.place
-        if place is None:
+        """A value as an array in the memory of the program's device, if it lies there; no array of the host does, of
+        whatever class. Raises InputError."""
+        if self.place is None:
             return None
-        array = adopted(value, place)
-        return array if isinstance(array, DeviceArray) and array.place is place else None
+        array = value if isinstance(value, DeviceArray) else self._adopt(value) if self._adopt is not None else None
+        return array if array is not None and array.place is self.place else None
 
     def arrays(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Array]:
         """The arrays in the graph's order, checked but for dims. Raises InputError."""
