@@ -257,6 +257,11 @@ def _beside(
         yield "slots", compiled.run_slots([inputs[n] for n in compiled.input_names], slots)
         if any((edge != 0x5A).any() for m in memory for edge in (m[:AROUND], m[m.size - AROUND :])):
             raise AssertionError("the program wrote beyond its results")
+    if compiled.program.place is not None:  # by copies at first, then by graphs that read them where they lie
+        there = {name: compiled.executable.put(name, np.ascontiguousarray(array)) for name, array in inputs.items()}
+        for _ in range(4):
+            results = compiled.run(there, outputs="device")
+            yield "on the device", [np.asarray(result) for result in results]
     if "saved" in extras and compiled.capabilities.saved_code:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "program.rlx"

@@ -102,6 +102,7 @@ class _CheckedBound(Bound):
         self.shapes = None if inner.shapes is None else inner.shapes[:-1]
         self._most = [check.most(binding) for check in checks]
         self._limits = np.array([max(most, 0) for most in self._most], np.uint64)
+        self.lock = locks.lock()
         self._few = len(checks) <= FEW or min(self._most) < 0
 
     @property
@@ -160,10 +161,10 @@ class _LateCheck:
     """The checks of a run whose numbers are under way."""
 
     def __init__(self, bound: _CheckedBound, numbers: Late) -> None:
+        """Checks of one bound have one lock: to make one takes longer than all else here."""
         self._bound = bound
         self._numbers: Late | None = numbers
         self._error: InputError | None = None
-        self._lock = locks.lock()
 
     def holds(self) -> bool:
         numbers = self._numbers
@@ -179,13 +180,13 @@ class _LateCheck:
             raise InputError(*self._error.args)
 
     def _look(self) -> None:
-        with self._lock:
+        with self._bound.lock:
             if self._numbers is None:
                 return
             try:
                 self._bound.look(self._numbers.numpy())
             except InputError as error:
-                self._error = error
+                self._error = error.with_traceback(None)  # whose frames have this check, and results with it
             self._numbers = None
 
 

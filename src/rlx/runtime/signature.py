@@ -50,6 +50,7 @@ class Signature:
         self.interface = interface
         self._graph = graph if isinstance(of, Interface) else lambda: of
         self.place = place
+        self._adopt = place.adopt if isinstance(place, AdoptingPlace) else None
         self.types: dict[str, TensorType] = dict(interface.inputs)
         self.states: dict[str, TensorType] = {name: self.types[name] for name in interface.states}
         self._brought = {name: of for name, of in self.types.items() if name not in self.states}
@@ -75,14 +76,28 @@ class Signature:
             arrays = list(inputs)
         else:
             return None
-        for array, dtype in zip(arrays, self._dtypes):
-            if type(array) is not _ndarray or array.dtype is not dtype:
+        for at, (array, dtype) in enumerate(zip(arrays, self._dtypes)):
+            if type(array) is not _ndarray:
+                there = self._there(array)
+                if there is None or there.dtype != dtype:
+                    return None
+                arrays[at] = there
+                continue
+            if array.dtype is not dtype:
                 return None
             if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
                 return None
         if self.random is not None:
             arrays.insert(self._random_at, self.random.next())
         return arrays
+
+    def _there(self, value: Any) -> DeviceArray | None:
+        """A value as an array in the memory of the program's device, if it lies there; no array of the host does, of
+        whatever class. Raises InputError."""
+        if self.place is None:
+            return None
+        array = value if isinstance(value, DeviceArray) else self._adopt(value) if self._adopt is not None else None
+        return array if array is not None and array.place is self.place else None
 
     def arrays(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Array]:
         """The arrays in the graph's order, checked but for dims. Raises InputError."""
@@ -284,7 +299,7 @@ def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> A
 
 def adopted(value: Any, place: object) -> Any:
     """An array of another library that lies in this memory as one of ours; anything else as it is."""
-    if isinstance(value, (np.ndarray, np.generic, DeviceArray, Typed)) or not isinstance(place, AdoptingPlace):
+    if not isinstance(place, AdoptingPlace) or isinstance(value, (DeviceArray, np.ndarray, np.generic, Typed)):
         return value
     array = place.adopt(value)
     return value if array is None else array

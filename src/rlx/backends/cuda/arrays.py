@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,9 +31,9 @@ class CudaArray(DeviceArray):
     """An array from the start of a memory. What fills it was given to the device's stream, and may not be done yet."""
 
     def __init__(self, owner: Device, dtype: DType, shape: tuple[int, ...], memory: Memory) -> None:
-        self.place = place_of(owner)
+        self.place = owner.place or place_of(owner)
         self.owner = owner
-        self.device = str(owner)
+        self.device = owner.told
         self.of = dtype
         self.dtype = dtype.numpy
         self.shape = shape
@@ -63,7 +63,7 @@ class CudaArray(DeviceArray):
     def start_reading(self) -> None:
         if 0 < self.nbytes <= SMALL_BYTES and self._reading is None:
             with self.owner.work("run"):
-                self._reading = Reading(self.owner, self.pointer, self.nbytes)
+                self._reading = Reading.of(self.owner, self.pointer, self.nbytes)
 
     def numpy(self) -> Array:
         self.settle()
@@ -150,12 +150,12 @@ class CudaArray(DeviceArray):
 
 
 class LateArray(Late):
-    """An array of at most SMALL_BYTES on its way to the host. Made within `Device.work`."""
+    """An array of at most SMALL_BYTES on its way to the host."""
 
-    def __init__(self, owner: Device, dtype: DType, shape: tuple[int, ...], pointer: int) -> None:
+    def __init__(self, dtype: DType, shape: tuple[int, ...], reading: Reading) -> None:
         self.dtype = dtype.numpy
         self.shape = shape
-        self._reading = Reading(owner, pointer, math.prod(shape) * dtype.itemsize)
+        self._reading = reading
 
     def is_there(self) -> bool:
         return self._reading.is_there()
@@ -171,14 +171,23 @@ class CudaPlace(AdoptingPlace):
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self._torch: Any = None
+        self._torch_type: Any = None
+        self._torch_dtypes: dict[Any, DType | None] = {}
+        self._current: Callable[[int], int] = int
 
     def adopt(self, value: Any) -> CudaArray | None:
         """Raises InputError for an array with gaps, or of a dtype that there is not."""
         if not self.device.api.dlpack:
             return None
         torch = sys.modules.get("torch")
-        if torch is not None and type(value) is torch.Tensor and self._is_plain(torch, value):
-            return self._of_torch(torch, value)
+        if torch is not None:
+            if self._torch is not torch:
+                self._know(torch)
+            if type(value) is self._torch_type and value.is_cuda:
+                array = self._of_torch(torch, value)
+                if array is not None:
+                    return array
         if hasattr(value, "__dlpack_device__"):
             if tuple(map(int, value.__dlpack_device__())) != (self.device.api.dlpack, self.device.ordinal):
                 return None
@@ -186,25 +195,42 @@ class CudaPlace(AdoptingPlace):
         interface = getattr(value, "__cuda_array_interface__", None)
         return None if interface is None else self._of_interface(value, interface)
 
-    def _is_plain(self, torch: Any, tensor: Any) -> bool:
-        """Whether a tensor is on a device of this maker, and nothing is to be known of it but its memory."""
-        ours = getattr(torch.version, self.device.api.torch) is not None
-        return ours and bool(tensor.is_cuda) and tensor.layout is torch.strided and str(tensor.dtype) in _TORCH
+    def _know(self, torch: Any) -> None:
+        """Finds what tensors of this torch are told by: its dtypes, and how it tells its current stream."""
+        ours = self.device.api.torch and getattr(torch.version, self.device.api.torch) is not None
+        self._torch = torch
+        self._torch_type = torch.Tensor if ours else None
+        raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+        self._current = raw or (lambda ordinal: torch.cuda.current_stream(ordinal).cuda_stream)
+        self._torch_dtypes.clear()
+
+    def _torch_dtype(self, told: Any) -> DType | None:
+        """Torch's dtype as ours, None where tensors of it go by DLPack."""
+        if told not in self._torch_dtypes:
+            name = _TORCH.get(str(told))
+            self._torch_dtypes[told] = None if name is None else dtypes.parse(name)
+        return self._torch_dtypes[told]
 
     def _of_torch(self, torch: Any, value: Any) -> CudaArray | None:
-        """A plain tensor, without what DLPack costs: torch makes objects for streams and events at each exchange."""
-        if value.get_device() != self.device.ordinal:
+        """A tensor of which nothing is to be known but its memory, without what DLPack costs: torch makes objects for
+        streams and events at each exchange. None for any other."""
+        device = self.device
+        dtype = self._torch_dtypes.get(value.dtype) or self._torch_dtype(value.dtype)
+        if dtype is None or value.layout is not torch.strided or value.get_device() != device.ordinal:
             return None
-        if value.is_conj() or value.is_neg():
-            return self._of_dlpack(value)
-        theirs = torch.cuda.current_stream(self.device.ordinal).cuda_stream or self.device.api.legacy_stream
-        dtype = dtypes.parse(_TORCH[str(value.dtype)])
-        return self._array(value.detach(), dtype, tuple(value.shape), value.stride(), value.data_ptr(), theirs)
+        if value.is_neg():
+            return None
+        theirs = self._current(device.ordinal) or device.api.legacy_stream
+        shape = tuple(value.shape)
+        if not value.is_contiguous():
+            return self._array(value, dtype, shape, value.stride(), value.data_ptr(), theirs)
+        memory = Borrowed(device, value.data_ptr(), math.prod(shape) * dtype.itemsize, value, theirs)
+        return CudaArray(device, dtype, shape, memory)
 
     def _of_dlpack(self, value: Any) -> CudaArray:
         for lazy in ("detach", "resolve_conj", "resolve_neg"):  # of torch: what it has noted beside the memory
             value = getattr(value, lazy, lambda captured=value: captured)()
-        number = self.device.driver.stream_number(self.device.stream)
+        number = self.device.driver.stream_number(self.device.own_stream)
         try:
             capsule = value.__dlpack__(stream=number)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # what exporters raise, each its own

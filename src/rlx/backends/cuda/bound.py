@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +14,15 @@ from rlx.backends.cuda.arrays import CudaArray, LateArray
 from rlx.backends.cuda.blas import Chooser
 from rlx.backends.cuda.branches import Branches, DecidedByHost
 from rlx.backends.cuda.build import place_arena
-from rlx.backends.cuda.device import SMALL_BYTES, Borrowed, Device, Event, Memory, Pinned
+from rlx.backends.cuda.device import ALIGNMENT, Borrowed, Device, Memory, Pinned, Reading
+from rlx.backends.cuda.direct import DirectGraphs
 from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CallError
+from rlx.backends.cuda.forms import Form, Placed, read_in_place, written_in_place
 from rlx.backends.cuda.launches import Given, give, launches
 from rlx.backends.cuda.moving import Sizes, unread_inputs
-from rlx.backends.cuda.replay import Replay
-from rlx.backends.cuda.slots import Slot
+from rlx.backends.cuda.replay import Go, Replay
+from rlx.backends.cuda.slots import Slot, StagedTable
+from rlx.backends.cuda.spares import Spares
 from rlx.backends.cuda.timers import KernelTimer
 from rlx.backends.cuda.weights import Weights
 from rlx.backends.executable import Bound, KernelTime, deliver
@@ -28,7 +30,6 @@ from rlx.backends.memory import DeviceArray, LateCheck, Where, on_host
 from rlx.backends.simt_unroll import Ask, Unroller, depends_on_data, nothing_to_ask
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
-from rlx.kernel.ir.program import Buffer
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.executable import CudaExecutable
@@ -36,37 +37,6 @@ if TYPE_CHECKING:
 
 TABLES = 4
 """Runs that the device may be behind the host before the host waits."""
-
-
-@dataclass(frozen=True)
-class Placed:
-    """An input or output: its buffer, where it starts in the arena, its bytes and its shape."""
-
-    buffer: Buffer
-    start: int
-    size: int
-    shape: tuple[int, ...]
-
-    def view(self, staged: Array, first: int) -> Array:
-        """It in a block of the host that begins where this place of the arena does."""
-        at = self.start - first
-        return staged[at : at + self.size].view(self.buffer.dtype.numpy).reshape(self.shape)
-
-
-class StagedTable:
-    """A table of sizes on its way to the device. Made within `Device.work`."""
-
-    def __init__(self, device: Device, nbytes: int) -> None:
-        self.device = device
-        self.pinned = Pinned(device, nbytes)
-        self.brought = Event(device)
-
-    def bring(self, table: Array, place: int) -> None:
-        """Copies a table to the device, when the last one has gone."""
-        self.brought.wait()
-        self.pinned.bytes[: table.nbytes] = table.view(np.uint8)
-        self.device.driver.copy_in(place, self.pinned.pointer, table.nbytes, self.device.stream)
-        self.brought.record()
 
 
 class CudaBound(Bound):
@@ -80,7 +50,6 @@ class CudaBound(Bound):
         self.binding = sizes.binding
         program = self.plan.program
         self.arena = place_arena(program, self.plan.memory, sizes)
-        self.nbytes = self.arena.nbytes
         self.shapes = tuple(tuple(dims.evaluate(d, self.binding) for d in of.shape) for of in self.plan.outputs)
         self.written = program.written_states()
         self._unread = unread_inputs(program)
@@ -90,13 +59,24 @@ class CudaBound(Bound):
             for i, (n, shape) in enumerate(zip(program.outputs, self.shapes))
         ]
         self._states = [(at, n) for at, n in enumerate(program.inputs) if self._is_state(n)]
+        self._read_in_place, self._written_in_place = read_in_place(program), written_in_place(program)
         self.late = not self.written
         self.asks = depends_on_data(program.main)
         self._table = np.zeros(len(self.plan.table), np.int64)
         self._memory: Memory | None = None
         self._device: Device | None = None
+        self._weights: Weights | None = None
+        """Those that what was made ready reads: their memory is in use."""
+        self._state_places: tuple[int, ...] = ()
+        self._starts: dict[int, int] = {}
+        self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
+        self._all: list[Given] | None = None
         self._spare: list[Slot] = []
         """Staging for runs that overlap, of which none has it."""
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # memory of results is kept for the next ones
+        return self.arena.nbytes + (self._spares.nbytes if self._memory is not None else 0)
 
     def _placed(self, number: int, shape: tuple[int, ...] | None) -> Placed:
         buffer = self.plan.program.buffers[number]
@@ -108,49 +88,61 @@ class CudaBound(Bound):
 
     def _ready(self, weights: Weights, inputs: Sequence[Any]) -> None:
         """Memory, and what was made ready for it, which is made anew when weights or states have moved."""
-        device = self.executable.device
-        if self._memory is None or self._device is not device:
-            at = f" at {self.binding}" if self.binding else ""
-            memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
-            self._spare = []
-            self._incoming = Pinned(device, self.arena.inputs_end)
-            self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
-            self._answer = Pinned(device, 1)
-            wanted = self._table.size > 0
-            self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
-            self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
-            self._replay = Replay(device)
-            self._branches = Branches(device, self.plan.program, self.binding) if self.asks else None
-            self._starts: dict[int, int] = {}
-            self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
-            self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Given]] = {}
-            self._all: list[Given] | None = None
-            self._memory, self._device = memory, device
-        states = tuple((n, inputs[at].pointer) for at, n in self._states)
-        if self._all_from == (weights, states):
+        same = self._weights is weights and self._device is self.executable.device
+        states = tuple([inputs[at].pointer for at, _ in self._states]) if self._states else ()
+        if same and states == self._state_places:
             return
+        if self._memory is None or self._device is not self.executable.device:
+            self._make_memory(self.executable.device)
+        assert self._memory is not None
+        if self._weights is not weights:
+            self._direct.clear()
         base = self._memory.pointer
         self._starts = {n: base + first for n, first in self.arena.start.items()}
         self._starts |= {n: memory.pointer for n, memory in weights.memory.items()}
-        self._starts |= dict(states)
+        self._starts |= {n: place for (_, n), place in zip(self._states, states)}
         self._pieces, self._all = {}, None
-        self._all_from = weights, states  # these weights' memory is in use
+        self._weights, self._state_places = weights, states
+
+    def _make_memory(self, device: Device) -> None:
+        """Memory of the device and of the host, and what is noted for it."""
+        at = f" at {self.binding}" if self.binding else ""
+        memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
+        self._spare = []
+        self._incoming = Pinned(device, self.arena.inputs_end)
+        self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
+        self._answer = Pinned(device, 1)
+        wanted = self._table.size > 0
+        self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
+        self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
+        self._replay, self._direct = Replay(device), DirectGraphs(device)
+        sizes = [0 if output is None else output.size for output in self.outputs]
+        self._spares = Spares(device, sizes, self.arena.nbytes)
+        self._forms: dict[Hashable, Form] = {}
+        self._branches = Branches(device, self.plan.program, self.binding) if self.asks else None
+        self._weights = None
+        self._memory, self._device = memory, device
 
     def _is_state(self, number: int) -> bool:
         return self.plan.program.buffers[number].kind == "state"
 
+    def _taken(self, inputs: Sequence[Any]) -> list[Any]:
+        """Inputs as a run takes them: arrays on the device, and of the host where they are no states."""
+        device = self.executable.device
+        return [
+            value if type(value) is CudaArray and value.owner is device else self._as_array(number, value)
+            for number, value in zip(self.plan.program.inputs, inputs)
+        ]
+
     def _as_array(self, number: int, value: Any) -> Any:
         """A value as a run takes it. A state that is no array on the device yet becomes one: what a run makes of it is
         only in its results. Arrays of a device that was lost come through the host, or fail there."""
-        here = isinstance(value, CudaArray) and value.owner is self.executable.device
-        if here:
-            return value
-        if isinstance(value, DeviceArray):
+        if type(value) is not np.ndarray and isinstance(value, DeviceArray):
             value = value.numpy()
         return CudaArray.of_host(self.executable.device, value) if self._is_state(number) else value
 
-    def _launches(self, ask: Ask) -> Iterator[Any]:
-        unroller = Unroller(self.plan.program, self._starts, self.binding, lambda dtype: dtype.itemsize, ask)
+    def _launches(self, ask: Ask, starts: Mapping[int, int]) -> Iterator[Any]:
+        unroller = Unroller(self.plan.program, starts, self.binding, lambda dtype: dtype.itemsize, ask)
         return unroller.go(self.plan.program.main)
 
     def _whole(self) -> list[Given]:
@@ -160,7 +152,7 @@ class CudaBound(Bound):
             if self._branches is not None:
                 self._all = self._branches.row(self._starts, self._made)
             else:
-                self._all = self._made(self._launches(nothing_to_ask))
+                self._all = self._made(self._launches(nothing_to_ask, self._starts))
         return self._all
 
     def _made(self, started: Iterable[Any]) -> list[Given]:
@@ -192,125 +184,213 @@ class CudaBound(Bound):
     def _run(self, where: Sequence[Where], inputs: Sequence[Any], timer: KernelTimer | None = None) -> list[Any]:
         self.executable.renew()
         device = self.executable.device
-        inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        inputs = self._taken(inputs)
         unsettled = self._unsettled(inputs)
         with device.work("run") as driver:
             self._ready(self.executable.weights(), inputs)
-            arrays: dict[int, CudaArray] = {
-                i: CudaArray.empty(device, output.buffer.dtype, output.shape, f"the output {output.buffer.name!r}")
-                for i, (output, place) in enumerate(zip(self.outputs, where))
-                if output is not None and place in ("device", "unchecked")
-            }
-            wanted = [o for o, place in zip(self.outputs, where) if o and o.size and _is_brought(o, place)]
-            self._stage(inputs)
+            form = self._form(where, inputs)
+            arrays = [self._new(i, output) for i, output in form.kept]
+            readings = [Reading(device) for _ in form.late]
+            lent = _lent(inputs)
+            # a graph on the lender's own stream is in its order, where ours and that one would wait for each other
+            theirs = None if self.asks or timer is not None else _common_stream(lent)
+            go = self._way(form, inputs, arrays, readings, timer)
+            stream = device.lead(theirs)
+            for at, target in form.targets:
+                np.copyto(target, inputs[at].reshape(-1))
             if self._table_memory is not None:
                 self._tables.rotate()
-                self._tables[0].bring(self._table, self._table_memory.pointer)
-            self._run_kernels(inputs, self._joined(wanted), timer)
-            for i, array in arrays.items():
-                output = self.outputs[i]
-                if output is not None and output.size:
-                    driver.copy(array.pointer, self._at(output.start), output.size, device.stream)
-            if wanted or not self._lenders_wait(inputs) or timer is not None or self._stages_any(inputs):
-                driver.synchronise(device.stream)
-            results: dict[int, Any] = {**arrays, **self._downloaded(where)}
-            for i, (output, place) in enumerate(zip(self.outputs, where)):
-                if output is not None and place == "soon" and not _is_brought(output, place):
-                    results[i] = LateArray(device, output.buffer.dtype, output.shape, self._at(output.start))
-        if "host" in where:
+                self._tables[0].bring(self._table, self._table_memory.pointer, stream)
+            if theirs is None:
+                self._follow_lenders(lent)
+            go(stream)
+            for reading in readings:
+                reading.landing.event.record(stream)
+            waits = form.waits or timer is not None
+            if lent and theirs is None:
+                waits |= not self._lenders_wait(lent)
+            if waits:
+                driver.synchronise(stream)
+            device.leave(readings[-1].landing.event if readings else None, waits)
+            results: list[Any] = [None] * len(where)
+            for i, source in form.sources:
+                results[i] = source.copy()
+        if unsettled and "host" in where:
             for check in unsettled:
                 check.settle()
-        for array in arrays.values():
+        for (i, _), array in zip(form.kept, arrays):
             array.checks = unsettled
-        return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
+            results[i] = array
+        for (i, output), reading in zip(form.late, readings):
+            results[i] = LateArray(output.buffer.dtype, output.shape, reading)
+        for i, at in self.written.items():
+            results[i] = inputs[at]
+        return results
+
+    def _form(self, where: Sequence[Where], inputs: Sequence[Any]) -> Form:
+        """What a run does whose inputs are of these kinds, and whose results are wanted there."""
+        on_device = tuple([type(value) is CudaArray for value in inputs])
+        key = tuple(where), on_device
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = Form(self.inputs, self.outputs, on_device, where)
+            form.targets = tuple((at, placed.view(self._incoming.bytes, 0)) for at, placed in form.staged)
+            first = self.arena.inputs_end
+            form.sources = tuple((i, output.view(self._outgoing.bytes, first)) for i, output in form.fetched)
+        return form
+
+    def _new(self, i: int, output: Placed) -> CudaArray:
+        memory = self._spares.take(i, f"the output {output.buffer.name!r}")
+        return CudaArray(self.executable.device, output.buffer.dtype, output.shape, memory)
 
     def _unsettled(self, inputs: Sequence[Any]) -> tuple[LateCheck, ...]:
         """What is not known to hold yet of the runs that made the inputs. It is waited for before states change."""
-        arrays = [a for a in inputs if isinstance(a, CudaArray) and a.checks]
+        arrays = [a for a in inputs if type(a) is CudaArray and a.checks]
+        if not arrays:
+            return ()
         checks = {id(check): check for array in arrays for check in array.checks if not check.holds()}
         if self.written:
             for check in checks.values():
                 check.settle()
         return tuple(checks.values())
 
-    def _lenders_wait(self, inputs: Sequence[Any]) -> bool:
+    def _lenders_wait(self, lent: Sequence[Borrowed]) -> bool:
         """Has the streams of libraries wait whose memory was read; False where one has no stream that could."""
-        streams = {lent.stream for lent in _lent(inputs)}
+        streams = {memory.stream for memory in lent}
         for stream in streams:
             if stream is not None:
                 self.executable.device.let_wait(stream)
         return None not in streams
 
-    def _stages_any(self, inputs: Sequence[Any]) -> bool:
-        """Whether anything lies in the staging of the host, which the next run writes to."""
-        return any(placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs))
-
     def _at(self, place: int) -> int:
         assert self._memory is not None  # `_ready` was called
         return self._memory.pointer + place
 
-    def _follow_lenders(self, inputs: Sequence[Any]) -> None:
+    def _follow_lenders(self, lent: Sequence[Borrowed]) -> None:
         """Has the device's stream wait for those of libraries that write to what is read, once for each."""
-        lent = [memory for memory in _lent(inputs) if not memory.written]
-        for memory in {memory.stream: memory for memory in lent}.values():
+        unwritten = [memory for memory in lent if not memory.written]
+        for memory in {memory.stream: memory for memory in unwritten}.values():
             memory.follow()
-        for memory in lent:
+        for memory in unwritten:
             memory.written = True
 
-    def _joined(self, outputs: Sequence[Placed]) -> tuple[tuple[int, int], ...]:
-        """Parts of the arena where these are, first and size: those with nothing but them between are one."""
-        blocks: list[tuple[int, int]] = []
-        starts = [output.start for output in self.outputs if output is not None and output.size]
-        for output in sorted(outputs, key=lambda output: output.start):
-            first, size = blocks[-1] if blocks else (0, 0)
-            if blocks and not any(first + size <= start < output.start for start in starts):
-                blocks[-1] = (first, output.start + output.size - first)
+    def _way(
+        self, form: Form, inputs: Sequence[Any], arrays: Sequence[CudaArray], readings: Sequence[Reading],
+        timer: KernelTimer | None,
+    ) -> Go:  # fmt: skip
+        """What gives a stream the run: a graph of all of it, where these places have one; else a graph of what is the
+        same at all places, between copies."""
+        if form.direct and timer is None and not self.asks and self.executable.device.driver.captures:
+            key = (
+                form,
+                *[inputs[at].memory.pointer for at, _ in form.given],
+                *[array.memory.pointer for array in arrays],
+                *[reading.landing.pointer for reading in readings],
+                *self._state_places,
+            )
+            graph = self._direct.get(key)
+            if graph is not None:
+                return graph.run
+            if self._direct.is_worth_one(key):
+                return self._noted(key, form, inputs, arrays, readings)
+        kernels = self._timed(form, timer) if timer is not None else self._kernels(form)
+        if not form.direct:
+            return kernels
+        copied = [(placed, inputs[at].pointer) for at, placed in form.given]
+        kept = [(output, array.pointer) for (_, output), array in zip(form.kept, arrays)]
+        return self._around(kernels, copied, kept, form, readings)
+
+    def _around(
+        self, kernels: Go, copied: Sequence[tuple[Placed, int]], kept: Sequence[tuple[Placed, int]], form: Form,
+        readings: Sequence[Reading],
+    ) -> Go:  # fmt: skip
+        """Kernels between copies of inputs to the arena, and of results from there."""
+        driver = self.executable.device.driver
+
+        def go(stream: Any) -> None:
+            for placed, pointer in copied:
+                driver.copy(self._at(placed.start), pointer, placed.size, stream)
+            kernels(stream)
+            for output, pointer in kept:
+                if output.size:
+                    driver.copy(pointer, self._at(output.start), output.size, stream)
+            for (_, output), reading in zip(form.late, readings):
+                driver.copy_out(reading.landing.pointer, self._at(output.start), output.size, stream)
+
+        return go
+
+    def _noted(
+        self, key: Hashable, form: Form, inputs: Sequence[Any], arrays: Sequence[CudaArray],
+        readings: Sequence[Reading],
+    ) -> Go:  # fmt: skip
+        """A graph of a run whose kernels read inputs where they lie, and put results where they stay, as far as they
+        can: a run that writes to a state must not change another input that lies there too."""
+        program, starts = self.plan.program, dict(self._starts)
+        written = [inputs[at].memory for at, _ in self._states] if self.written else []
+        copied: list[tuple[Placed, int]] = []
+        kept: list[tuple[Placed, int]] = []
+        for at, placed in form.given:
+            number, pointer = program.inputs[at], inputs[at].pointer
+            apart = all(pointer + placed.size <= m.pointer or m.pointer + m.nbytes <= pointer for m in written)
+            if number in self._read_in_place and pointer % ALIGNMENT == 0 and apart:
+                starts[number] = pointer
             else:
-                blocks.append((output.start, output.size))
-        return tuple(blocks)
+                copied.append((placed, pointer))
+        for (i, output), array in zip(form.kept, arrays):
+            if program.outputs[i] in self._written_in_place:
+                starts[program.outputs[i]] = array.pointer
+            else:
+                kept.append((output, array.pointer))
+        made = self._made(self._launches(nothing_to_ask, starts))
+        kernels = self._all_of(made, form)
+        return self._direct.note(key, made, self._around(kernels, copied, kept, form, readings)).run
 
-    def _run_kernels(
-        self, inputs: Sequence[Any], wanted: tuple[tuple[int, int], ...], timer: KernelTimer | None
-    ) -> None:
-        """Copies of the host's inputs, kernels, and copies of the parts of the arena that the host wants: one graph
-        where the host has nothing to decide."""
-        assert self._device is not None
-        device, driver = self._device, self._device.driver
-        blocks = self._blocks(inputs)
-        self._follow_lenders(inputs)
-
-        def move_in(stream: Any) -> None:
-            for first, size in blocks:
-                driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
-
-        def move_out(stream: Any) -> None:
-            for first, size in wanted:
-                host = self._outgoing.pointer + first - self.arena.inputs_end
-                driver.copy_out(host, self._at(first), size, stream)
-
-        for array, placed in self._on_device(inputs):
-            driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
+    def _all_of(self, given: Sequence[Given], form: Form) -> Go:
+        """Copies of the host's inputs, kernels, and copies of the parts of the arena that the host wants."""
+        driver = self.executable.device.driver
 
         def everything(stream: Any) -> None:
-            move_in(stream)
-            give(driver, self._whole(), stream)
-            move_out(stream)
+            self._move_in(form, stream)
+            give(driver, given, stream)
+            self._move_out(form, stream)
 
-        key = tuple(blocks), wanted
-        if timer is not None:
-            move_in(device.stream)
-            given = self._up_to_the_last_question(timer.run) if self.asks else self._whole()
-            timer.run(given)
-            move_out(device.stream)
-        elif not self.asks:
-            self._replay.run(key, self._whole(), everything)
-        elif self._device_decides(key, everything):
-            self._replay.again(key)
-        else:
-            move_in(device.stream)
-            rest = self._up_to_the_last_question(lambda piece: give(driver, piece, device.stream))
-            give(driver, rest, device.stream)
-            move_out(device.stream)
+        return everything
+
+    def _move_in(self, form: Form, stream: Any) -> None:
+        driver = self.executable.device.driver
+        for first, size in form.blocks:
+            driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
+
+    def _move_out(self, form: Form, stream: Any) -> None:
+        driver = self.executable.device.driver
+        for first, size in form.wanted:
+            driver.copy_out(self._outgoing.pointer + first - self.arena.inputs_end, self._at(first), size, stream)
+
+    def _kernels(self, form: Form) -> Go:
+        """What is the same at all places of a form: one graph where the host has nothing to decide."""
+        key = form.blocks, form.wanted
+        if not self.asks:
+            whole = self._whole()
+            return self._replay.latest(key, whole) or self._replay.ready(key, whole, self._all_of(whole, form))
+        if self._device_decides(key, lambda stream: self._all_of(self._whole(), form)(stream)):
+            return self._replay.graph(key)
+        driver = self.executable.device.driver
+
+        def decided(stream: Any) -> None:
+            self._move_in(form, stream)
+            rest = self._up_to_the_last_question(lambda piece: give(driver, piece, stream))
+            give(driver, rest, stream)
+            self._move_out(form, stream)
+
+        return decided
+
+    def _timed(self, form: Form, timer: KernelTimer) -> Go:
+        def timed(stream: Any) -> None:
+            self._move_in(form, stream)
+            timer.run(self._up_to_the_last_question(timer.run) if self.asks else self._whole())
+            self._move_out(form, stream)
+
+        return timed
 
     def _device_decides(self, key: Hashable, everything: Callable[[Any], None]) -> bool:
         """Whether there is a graph of all ways that a program may take. The host decides in the first run, as many
@@ -345,7 +425,7 @@ class CudaBound(Bound):
             driver.synchronise(device.stream)
             return bool(self._answer.bytes[0])
 
-        pending.extend(self._launches(ask))
+        pending.extend(self._launches(ask, self._starts))
         return self._kept(pending)
 
     def _kept(self, started: Sequence[Any]) -> list[Given]:
@@ -356,45 +436,6 @@ class CudaBound(Bound):
             self._pieces[key] = self._made(started)
         return self._pieces[key]
 
-    # inputs and results
-
-    def _staged(self, inputs: Sequence[Any]) -> Iterator[tuple[Placed, Array]]:
-        for placed, value in zip(self.inputs, inputs):
-            if placed.size and placed.buffer.kind != "state" and not isinstance(value, CudaArray):
-                yield placed, value
-
-    def _on_device(self, inputs: Sequence[Any]) -> Iterator[tuple[CudaArray, Placed]]:
-        for placed, value in zip(self.inputs, inputs):
-            if placed.size and placed.buffer.kind != "state" and isinstance(value, CudaArray):
-                yield value, placed
-
-    def _stage(self, inputs: Sequence[Any], staging: Pinned | None = None) -> None:
-        """Copies inputs of the host to where the device takes them from."""
-        block = (staging or self._incoming).bytes
-        for placed, value in self._staged(inputs):
-            np.copyto(placed.view(block, 0), np.reshape(value, -1))
-
-    def _blocks(self, inputs: Sequence[Any]) -> list[tuple[int, int]]:
-        """Parts of the arena that the host's inputs are in: neighbours are moved in one go."""
-        blocks: list[tuple[int, int]] = []
-        ends = sorted(placed.start for placed in self.inputs if placed.size and placed.buffer.kind != "state")
-        for placed, _ in self._staged(inputs):
-            if blocks and all(not blocks[-1][0] + blocks[-1][1] <= start < placed.start for start in ends):
-                first, _size = blocks.pop()
-                blocks.append((first, placed.start + placed.size - first))
-            else:
-                blocks.append((placed.start, placed.size))
-        return blocks
-
-    def _downloaded(self, where: Sequence[Where], staging: Pinned | None = None) -> dict[int, Array]:
-        """Results for the host by their places."""
-        block = (staging or self._outgoing).bytes
-        return {
-            i: output.view(block, self.arena.inputs_end).copy() if output.size else _empty(output)
-            for i, (output, place) in enumerate(zip(self.outputs, where))
-            if output is not None and _is_brought(output, place)
-        }
-
     # pipelined runs and profiles
 
     def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
@@ -404,7 +445,7 @@ class CudaBound(Bound):
             return None
         self.executable.renew()
         device = self.executable.device
-        inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        inputs = self._taken(inputs)
         unsettled = self._unsettled(inputs)
         where: list[Where] = ["host"] * len(self.outputs)
         with device.work("run") as driver:
@@ -415,17 +456,17 @@ class CudaBound(Bound):
 
             if self.asks and not self._device_decides("kernels", kernels):
                 return None
+            form = self._form(where, inputs)
             slot = self._spare.pop() if self._spare else Slot(device, self.arena)
             slot.held = inputs
-            self._stage(inputs, slot.incoming)
-            slot.bring(self._blocks(inputs), self._at(0))
-            self._follow_lenders(inputs)
-            for array, placed in self._on_device(inputs):
-                driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
-            if self.asks:
-                self._replay.again("kernels")
-            else:
-                self._replay.run("kernels", self._whole(), kernels)
+            for at, placed in form.staged:
+                np.copyto(placed.view(slot.incoming.bytes, 0), inputs[at].reshape(-1))
+            slot.bring(form.blocks, self._at(0))
+            self._follow_lenders(_lent(inputs))
+            for at, placed in form.given:
+                driver.copy(self._at(placed.start), inputs[at].pointer, placed.size, device.stream)
+            go = self._replay.graph("kernels") if self.asks else self._replay.ready("kernels", self._whole(), kernels)
+            go(device.stream)
             slot.fetch(self._at(self.arena.inputs_end))
 
         def end() -> list[Array]:
@@ -433,10 +474,11 @@ class CudaBound(Bound):
                 slot.wait()
             for check in unsettled:
                 check.settle()
-            results = self._downloaded(where, slot.outgoing)
+            first = self.arena.inputs_end
+            results = [output.view(slot.outgoing.bytes, first).copy() for _, output in form.fetched]
             slot.held = ()
             self._spare.append(slot)
-            return [results[i] for i in range(len(where))]
+            return results
 
         return end
 
@@ -461,15 +503,12 @@ MOST_PIECES = 256
 """Pieces of a program with branches that are kept ready."""
 
 
-def _is_brought(output: Placed, place: Where) -> bool:
-    """Whether a result comes to the host with the run."""
-    return place == "host" or (place == "soon" and output.size > SMALL_BYTES)
-
-
 def _lent(inputs: Sequence[Any]) -> list[Borrowed]:
     """Memory of other libraries in which inputs lie."""
-    return [a.memory for a in inputs if isinstance(a, CudaArray) and isinstance(a.memory, Borrowed)]
+    return [a.memory for a in inputs if type(a) is CudaArray and type(a.memory) is Borrowed]
 
 
-def _empty(output: Placed) -> Array:
-    return np.zeros(output.shape, output.buffer.dtype.numpy)
+def _common_stream(lent: Sequence[Borrowed]) -> int | None:
+    """The stream that all of this memory is of, by its number, if there is one."""
+    streams = {memory.stream for memory in lent}
+    return streams.pop() if len(streams) == 1 else None

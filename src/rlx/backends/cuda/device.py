@@ -89,7 +89,7 @@ class Memory:
     def __del__(self) -> None:
         if self.shared:
             self.device.later(self.device.driver.synchronise_all)
-        self.device.later(self.device.driver.free, self.pointer, self.device.stream)
+        self.device.later(self.device.driver.free, self.pointer, self.device.own_stream)
 
 
 class Borrowed(Memory):
@@ -131,15 +131,15 @@ class Pinned:
 
 
 class Event:
-    """A point in the order of the device's stream. Made within `Device.work`."""
+    """A point in the order of a stream. Made within `Device.work`."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.handle = device.driver.event()
 
-    def record(self) -> None:
-        """Makes it the point behind all that the stream was given so far."""
-        self.device.driver.record(self.handle, self.device.stream)
+    def record(self, stream: Any) -> None:
+        """Makes it the point behind all that a stream was given so far."""
+        self.device.driver.record(self.handle, stream)
 
     def wait(self) -> None:
         self.device.driver.wait_for(self.handle)
@@ -149,39 +149,46 @@ class Event:
             self.device.later(self.device.driver.drop_event, self.handle)
 
 
-class _Landing:
+class Landing:
     """A place of the host for a few bytes, and the point at which they are there."""
 
     def __init__(self, device: Device) -> None:
         self.pinned = Pinned(device, SMALL_BYTES)
+        self.pointer = self.pinned.pointer
         self.event = Event(device)
 
 
 class Reading:
-    """A few bytes on their way to the host, which are there when all is done that the device was given before. Made
-    within `Device.work`."""
+    """A few bytes on their way to the host. Whoever makes it, within `Device.work`, has a stream bring them to the
+    landing and records the event there."""
 
-    def __init__(self, device: Device, pointer: int, nbytes: int) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self._landing = device.landings.pop() if device.landings else _Landing(device)
-        device.driver.copy_out(self._landing.pinned.pointer, pointer, nbytes, device.stream)
-        self._landing.event.record()
+        self.landing = device.landings.pop() if device.landings else Landing(device)
+
+    @staticmethod
+    def of(device: Device, pointer: int, nbytes: int) -> Reading:
+        """Of a place, when all is done that the device was given before. Call it within `Device.work`."""
+        reading = Reading(device)
+        device.driver.copy_out(reading.landing.pointer, pointer, nbytes, device.stream)
+        reading.landing.event.record(device.stream)
+        return reading
 
     def is_there(self) -> bool:
         with self.device.errors("run"):
             self.device.driver.enter(self.device.context)
-            return self.device.driver.is_reached(self._landing.event.handle)
+            return self.device.driver.is_reached(self.landing.event.handle)
 
     def into(self, target: Array) -> None:
         """Waits for the bytes, without holding others up, and takes them."""
         with self.device.errors("run"):
             self.device.driver.enter(self.device.context)
-            self._landing.event.wait()
-        target[:] = self._landing.pinned.bytes[: target.size]
+            self.landing.event.wait()
+        target[:] = self.landing.pinned.bytes[: target.size]
 
     def __del__(self) -> None:
-        if hasattr(self, "_landing"):  # what comes there next comes behind these bytes
-            self.device.landings.append(self._landing)
+        if hasattr(self, "landing"):  # what comes there next comes behind these bytes
+            self.device.landings.append(self.landing)
 
 
 class Function:
@@ -195,21 +202,62 @@ class Function:
 
     def __del__(self) -> None:
         if hasattr(self, "module"):
-            self.device.later(self.device.driver.synchronise, self.device.stream)
+            self.device.later(self.device.driver.synchronise, self.device.own_stream)
             self.device.later(self.device.driver.unload, self.module)
 
 
+class Work:
+    """The driver, for one thread at a time, with its errors as those of rlx. Raises DeviceLost, OutOfMemory,
+    DriverError. A class, as generators that are contexts cost a microsecond each."""
+
+    __slots__ = ("device", "step")
+
+    def __init__(self, device: Device, step: Step) -> None:
+        self.device = device
+        self.step = step
+
+    def __enter__(self) -> Driver:
+        device = self.device
+        device.lock.acquire()
+        try:
+            if device.lost:
+                raise DeviceLost(
+                    f"[{self.step}] expected {device.name} to go on, got a device that was lost: {device.lost}"
+                )
+            device.driver.enter(device.context)
+            if device.dropped:
+                device.give_back_dropped()
+        except CallError as error:
+            try:
+                raise device.translated(error, self.step) from error
+            finally:
+                device.lock.release()
+        except BaseException:
+            device.lock.release()
+            raise
+        return device.driver
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if isinstance(error, CallError):
+                raise self.device.translated(error, self.step) from error
+        finally:
+            self.device.lock.release()
+
+
 class Device:
-    """An open device. Whoever gives it work does so within `work`: its stream is one, and so is the order of runs.
+    """An open device. Whoever gives it work does so within `work`: the order of runs is one, and so is their stream,
+    but for runs that another library's stream is given in its place (`lead`).
 
     lost             why it works no more; empty while it does
     place            what tells its memory from that of others (`arrays.place_of`)
     overlaps         whether kernels begin while those before them end
-    stream           where kernels run
+    own_stream       where kernels run, for those who ask for no order, as objects that end do
     incoming, outgoing   streams of copies that go on beside kernels
     blas             its library of products (`blas.py`), if one was asked for
     setter           its kernel that sets conditions of graphs (`branches.py`), if one was asked for
     landings         places for small arrays on their way to the host, which nobody has any more
+    spares           memory of results that nobody has any more (`spares.py`)
     dropped          calls that give back what nobody has any more, made at the next occasion
     """
 
@@ -222,31 +270,27 @@ class Device:
         self.place: object = None
         self.blas: object = None
         self.setter: object = None
-        self.landings: deque[_Landing] = deque()
+        self.landings: deque[Landing] = deque()
+        self.spares: weakref.WeakSet[Any] = weakref.WeakSet()
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.context = driver.open(ordinal)
         self.name = driver.device_name(ordinal)
         self.architecture = driver.architecture(ordinal)
         self.overlaps = driver.overlaps(ordinal)
-        self.stream, self.incoming, self.outgoing = (driver.stream() for _ in range(3))
-        self._event, self._theirs = driver.event(), driver.event()
+        self.own_stream, self.incoming, self.outgoing = (driver.stream() for _ in range(3))
+        self._event, self._theirs, self._led_event = driver.event(), driver.event(), driver.event()
+        self._led: int | None = None
+        self._led_until: Any = None
+        self.told = f"{self.api.device}:{ordinal}" if ordinal else self.api.device
         self._pool = driver.pool(ordinal)
         self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 
     def __str__(self) -> str:
-        return f"{self.api.device}:{self.ordinal}" if self.ordinal else self.api.device
+        return self.told
 
-    @contextmanager
-    def work(self, step: Step) -> Iterator[Driver]:
-        """The driver, for one thread at a time, with its errors as those of rlx. Raises DeviceLost, OutOfMemory,
-        DriverError."""
-        with self.lock:
-            if self.lost:
-                raise DeviceLost(f"[{step}] expected {self.name} to go on, got a device that was lost: {self.lost}")
-            with self.errors(step):
-                self.driver.enter(self.context)
-                self._give_back_dropped()
-                yield self.driver
+    def work(self, step: Step) -> Work:
+        """The driver, for one thread at a time. Raises DeviceLost, OutOfMemory, DriverError."""
+        return Work(self, step)
 
     @contextmanager
     def errors(self, step: Step) -> Iterator[None]:
@@ -254,9 +298,10 @@ class Device:
         try:
             yield
         except CallError as error:
-            raise self._translated(error, step) from error
+            raise self.translated(error, step) from error
 
-    def _translated(self, error: CallError, step: Step) -> DriverError | OutOfMemory:
+    def translated(self, error: CallError, step: Step) -> DriverError | OutOfMemory:
+        """An error of the driver as one of rlx."""
         if error.code in STICKY:
             self.lost = str(error)
             return DeviceLost(
@@ -271,13 +316,19 @@ class Device:
         """Notes a call of the driver: none is made from where objects end, in any thread."""
         self.dropped.append(call)
 
-    def _give_back_dropped(self) -> None:
+    def give_back_dropped(self) -> None:
+        """Makes the calls that were noted, behind all that was given so far. Call it within `work`."""
+        _ = self.stream
         while self.dropped:
             function, *arguments = self.dropped.popleft()
             function(*arguments)
 
     def allocate(self, nbytes: int, what: str) -> Memory:
         """Memory, for what it is named by. Call it within `work`. Raises OutOfMemory."""
+        return Memory(self, self.allocated(nbytes, what), nbytes)
+
+    def allocated(self, nbytes: int, what: str) -> int:
+        """As `allocate`, of memory that the caller gives back."""
         size = max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
         try:
             try:
@@ -294,11 +345,13 @@ class Device:
             raise OutOfMemory(
                 f"[memory] expected {nbytes} bytes for {what} on {self.name}, got {free} free of {total}"
             ) from error
-        return Memory(self, pointer, nbytes)
+        return pointer
 
     def trim(self) -> None:
         """Gives memory that is in no use back to the device, for other processes. Call it within `work`."""
-        self._give_back_dropped()
+        for spares in list(self.spares):
+            spares.give_back()
+        self.give_back_dropped()
         self.driver.synchronise(self.stream)
         self.driver.trim(self._pool)
 
@@ -330,8 +383,45 @@ class Device:
 
     # other libraries
 
+    @property
+    def stream(self) -> Any:
+        """Where kernels run, behind all that was given so far. Call it within `work`."""
+        if self._led is not None:
+            if self._led_until is None:
+                self.driver.synchronise(self._led)
+            else:
+                self.driver.wait(self.own_stream, self._led_until)
+            self._led = None
+        return self.own_stream
+
+    def lead(self, stream: int | None) -> Any:
+        """The stream that is given a run, behind all that was given so far: ours, or another library's, by its number,
+        which then has no events to wait for between runs. `leave` ends that. Call it within `work`."""
+        if stream is None:
+            return self.stream
+        if self._led != stream:
+            self.driver.record(self._event, self.stream)
+            self.driver.wait(stream, self._event)
+        self._led, self._led_until = stream, None  # until the event is recorded: a run may fail
+        return stream
+
+    def leave(self, event: Event | None, done: bool) -> None:
+        """Says that the run which `lead` was for was given: what follows elsewhere waits for the event, or for one of
+        the device's; for nothing where the run is `done`. The other library may end its stream from now on."""
+        if self._led is None:
+            return
+        if done:
+            self._led = None
+        elif event is not None:
+            self._led_until = event.handle
+        else:
+            self.driver.record(self._led_event, self._led)
+            self._led_until = self._led_event
+
     def let_wait(self, stream: int) -> None:
         """Has a stream of another library, by its number, wait for what was given to ours. Call it within `work`."""
+        if stream == self._led:
+            return
         self.driver.record(self._event, self.stream)
         self.driver.wait(stream, self._event)
 

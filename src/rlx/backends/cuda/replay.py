@@ -9,8 +9,11 @@ from typing import Any
 from rlx.backends.cuda.device import Device
 from rlx.backends.cuda.launches import Given
 
+Go = Callable[[Any], None]
+"""Gives a stream something."""
 
-class _Noted:
+
+class Noted:
     """A graph that can be launched, and the launches that it was made of; none before it was made."""
 
     def __init__(self, device: Device) -> None:
@@ -19,7 +22,7 @@ class _Noted:
         self.launches: Sequence[Given] = ()
         self.runs = 0
 
-    def note(self, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
+    def note(self, launches: Sequence[Given], run: Go) -> None:
         """Takes a run down. A graph whose pointers alone are others is updated, if its parts can be."""
         driver, stream = self.device.driver, self.device.stream
         driver.begin_capture(stream)
@@ -38,9 +41,12 @@ class _Noted:
             driver.drop_graph(graph)
         self.launches = launches
 
+    def run(self, stream: Any) -> None:
+        self.device.driver.replay(self.executable, stream)
+
     def _drop(self) -> None:
         if self.executable is not None:
-            self.device.later(self.device.driver.synchronise, self.device.stream)
+            self.device.later(self.device.driver.synchronise, self.device.own_stream)
             self.device.later(self.device.driver.drop_executable, self.executable)
             self.executable = None
 
@@ -53,33 +59,43 @@ class Replay:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._noted: dict[Hashable, _Noted] = {}
+        self._noted: dict[Hashable, Noted] = {}
 
-    def run(self, key: Hashable, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
-        """Does what `run` gives a stream: directly at first, as many programs run once. `launches` are what it is of:
-        where they are others than last time, the graph is another. Call it within `Device.work`."""
-        driver, stream = self.device.driver, self.device.stream
+    def ready(self, key: Hashable, launches: Sequence[Given], run: Go) -> Go:
+        """What gives a stream all that `run` does: that itself at first, as many programs run once. `launches` are what
+        it is of: where they are others than last time, the graph is another. Call it within `Device.work`."""
+        driver = self.device.driver
         if not driver.captures:
-            run(stream)
-            driver.submit(stream)
-        elif self.is_first(key):
-            run(stream)
-        else:
-            self.note(key, launches, run)
-            self.again(key)
+
+            def submitted(stream: Any) -> None:
+                run(stream)
+                driver.submit(stream)
+
+            return submitted
+        if self.is_first(key):
+            return run
+        self.note(key, launches, run)
+        return self.graph(key)
+
+    def latest(self, key: Hashable, launches: Sequence[Given]) -> Go | None:
+        """The graph of these very launches, if there is one."""
+        noted = self._noted.get(key)
+        return noted.run if noted is not None and noted.executable is not None and noted.launches is launches else None
 
     def is_first(self, key: Hashable) -> bool:
         """Whether nobody has asked this before."""
-        noted = self._noted.setdefault(key, _Noted(self.device))
+        noted = self._noted.get(key)
+        if noted is None:
+            noted = self._noted[key] = Noted(self.device)
         noted.runs += 1
         return noted.runs == 1
 
-    def note(self, key: Hashable, launches: Sequence[Given], run: Callable[[Any], None]) -> None:
-        """Has a graph of what `run` gives a stream, for `again`. Call it within `Device.work`."""
+    def note(self, key: Hashable, launches: Sequence[Given], run: Go) -> None:
+        """Has a graph of what `run` gives a stream, for `graph`. Call it within `Device.work`."""
         noted = self._noted[key]
         if noted.launches is not launches:
             noted.note(launches, run)
 
-    def again(self, key: Hashable) -> None:
+    def graph(self, key: Hashable) -> Go:
         """Runs the graph. Call it within `Device.work`."""
-        self.device.driver.replay(self._noted[key].executable, self.device.stream)
+        return self._noted[key].run

@@ -1,12 +1,31 @@
-"""Staging of runs that overlap: memory of the host and of the device for what comes and what goes."""
+"""Staging: memory of the host and of the device for what comes and what goes, of runs that overlap and of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.backends.cuda.build import Arena
-from rlx.backends.cuda.device import Device, Pinned
+from rlx.backends.cuda.device import Device, Event, Pinned
+from rlx.ir.literal import Array
+
+
+class StagedTable:
+    """A table of sizes on its way to the device. Made within `Device.work`."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device = device
+        self.pinned = Pinned(device, nbytes)
+        self.brought = Event(device)
+
+    def bring(self, table: Array, place: int, stream: Any) -> None:
+        """Has a stream copy a table to the device, when the last one has gone."""
+        self.brought.wait()
+        self.pinned.bytes[: table.nbytes] = table.view(np.uint8)
+        self.device.driver.copy_in(place, self.pinned.pointer, table.nbytes, stream)
+        self.brought.record(stream)
 
 
 class Slot:

@@ -2,8 +2,8 @@
 tiles of both sides to a ring of stages in workgroup memory, and two multiply.
 
 The copy engine brings tiles, asked by one lane, and counters tell which stages are full and which are empty: nothing
-waits for a barrier of all, and the next tile's operands come while results are finished. Workgroups are as many as there
-are multiprocessors, and go from tile to tile.
+waits for a barrier of all, and the next tile's operands come while results are finished. There are as many workgroups
+as multiprocessors, which go from tile to tile.
 """
 
 from __future__ import annotations

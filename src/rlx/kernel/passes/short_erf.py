@@ -1,9 +1,9 @@
 """1 + erf x, of which something rounded to 16 bits is a multiple, becomes a shorter polynomial.
 
 Half of what gelu costs is erf, which is right to the last bits of f32 everywhere, by two polynomials of which lanes of
-GPUs make both. Where 1 + erf x is a factor of what becomes an f16 or a bf16, a relative error of the factor is one of the
-result. Down to x = -2 it is 8e-6 at most, a sixtieth of what rounding does; below, where 1 + erf x is a difference of
-numbers near 1, it is that of f32 again.
+GPUs make both. Where 1 + erf x is a factor of what becomes an f16 or a bf16, a relative error of the factor is one of
+the result. Down to x = -2 it is 8e-6 at most, a sixtieth of what rounding does; below, where 1 + erf x is a difference
+of numbers near 1, it is that of f32 again.
 """
 
 from __future__ import annotations
