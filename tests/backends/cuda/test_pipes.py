@@ -19,7 +19,7 @@ WIDE = PipedLayout(16, 192, (8, 1, 1), 64, 3, together=True)
 
 
 def force(monkeypatch: pytest.MonkeyPatch, layout: PipedLayout) -> None:
-    monkeypatch.setattr(piped_contraction, "layout_of", lambda work, rows, warpgroups: layout)
+    monkeypatch.setattr(piped_contraction, "layout_of", lambda work, target, language: layout)
 
 
 @pytest.mark.parametrize("layout", [NARROW, WIDE], ids=["narrow", "wide"])

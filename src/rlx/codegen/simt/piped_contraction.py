@@ -8,19 +8,20 @@ as multiprocessors, which go from tile to tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from rlx.codegen.simt import loops as nests
-from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
-from rlx.codegen.simt.maps import TileMap
-from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, MULTIPROCESSORS, PAD, PANEL, WARP
+from rlx.codegen.simt.maps import MOST_RANK, TileMap
+from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, HALVES, MULTIPROCESSORS, PAD, PANEL, WARP, with_rows
 from rlx.codegen.simt.tile_contraction import TileContraction
-from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
+from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout, instructions_of, tile_of
 from rlx.codegen.simt.tile_results import TileResults
 from rlx.codegen.simt.writer import name_axes
 from rlx.ir import dim as dims
@@ -356,16 +357,60 @@ class PipedContraction(TileContraction):
                 self.code.emit(f"*(HalfPiece*)({place}) = HalfPiece{{{', '.join(bits)}}};")
 
 
-def layout_of(work: Contraction, rows: int, warpgroups: bool) -> PipedLayout | None:
+LAYOUTS = (
+    PipedLayout(16, 192, (8, 1, 1), LINE, 4, together=True),
+    PipedLayout(16, 256, (8, 1, 1), LINE, 3, together=True),
+    PipedLayout(16, 128, (8, 1, 1), LINE, 5, together=True),
+)
+LEAST_ROWS = 256
+BROUGHT_A_CLOCK = 38
+"""Bytes of tiles that come to a multiprocessor,"""
+COLUMN_CLOCKS = 4.04
+"""what matrix units take for a column of a tile in a step,"""
+BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 110
+"""and what it takes until the first operands are there, what a result takes, and an instruction for one, as measured
+with ten products on an H200."""
+FAVOUR = 1.08
+"""How much more than other layouts these may seem to take: prices of those of long sums are too low by more."""
+
+
+def takes(work: Contraction, language: Language) -> bool:
+    """Whether maps can tell where both sides lie: rows and panels at fixed distances, of which no run moves any."""
+    halves = work.a_dtype in HALVES and work.a_dtype is work.b_dtype and not work.float_parts
+    known = all(isinstance(d, int) for d in (work.k, work.n) if work.packed or d is work.k)
+    moving: frozenset[str] = getattr(language, "moving", frozenset())
+    still = not any(dims.symbols(dim) & moving for dim in work.dims())
+    plain = not (work.taps or work.bounds or work.a.others or work.b.others)
+    batched = [sum(side.coefficient(axis) != 0 for axis in range(len(work.batch))) for side in (work.a, work.b)]
+    of_batch = batched[0] <= MOST_RANK - 2 and batched[1] <= MOST_RANK - (4 if work.packed else 2)
+    return halves and known and still and plain and of_batch
+
+
+def clocks(work: Contraction, layout: PipedLayout) -> float:
+    """What a contraction of known dims takes, roughly, as `tile_layouts.clocks` tells it of other layouts."""
+    rows, columns = layout.tile
+    tiles = math.prod(map(_static, work.batch)) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
+    step = max(columns * COLUMN_CLOCKS, (rows + columns) * LINE * work.a_dtype.itemsize / BROUGHT_A_CLOCK)
+    finished = rows * columns * (RESULT_CLOCKS + instructions_of(work) * INSTRUCTION_CLOCKS)
+    return BEGIN_CLOCKS + -(-tiles // MULTIPROCESSORS) * (-(-_static(work.k) // LINE) * step + finished)
+
+
+def layout_of(work: Contraction, target: Target, language: Language) -> PipedLayout | None:
     """The layout that should take the least time, or None where tiles of one kind of warps take less."""
-    return None
+    if not (target.warpgroups and takes(work, language)):
+        return None
+    known = with_rows(work, target.rows)
+    if _static(known.m) < LEAST_ROWS or (other := tile_of(work, target.rows, True)) is None:
+        return None
+    best = min(LAYOUTS, key=lambda layout: clocks(known, layout))
+    return best if clocks(known, best) < FAVOUR * tile_layouts.clocks(known, other, instructions_of(work)) else None
 
 
 def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
 ) -> Shader:
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
-    layout = layout_of(work, target.rows, target.warpgroups) if tile_contraction.fits(work, slots) else None
+    layout = layout_of(work, target, language) if tile_contraction.fits(work, slots) else None
     if layout is None:
         return tile_contraction.render(work, slots, bindings, name, target, language)
     return PipedContraction(work, slots, language, target.rows, layout).shader(bindings, name)

@@ -245,7 +245,7 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         least = FEWER_ROWS
     if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
-    instructions = _instructions(work)
+    instructions = instructions_of(work)
 
     def key(layout: TileLayout) -> tuple[float, bool, int, int]:
         """Of layouts that the same caches hold up, first those that have more to hide waits with, then those that leave
@@ -321,7 +321,7 @@ def resident(layout: TileLayout) -> int:
     return max(min(SHARED_BYTES // (layout.shared_bytes + 1024), of_registers), 1)
 
 
-def _instructions(work: Contraction) -> int:
+def instructions_of(work: Contraction) -> int:
     """What an epilogue does to a sum."""
     bodies = [legal(stage.body) for stage in work.epilogue]
     return sum(node.kind in INSTRUCTIONS for node in ex.walk(bodies))

@@ -48,14 +48,14 @@ class ShortErf(KernelPass):
 def _shortened(kernel: Kernel) -> Work:
     match kernel.work:
         case Contraction() as work:
-            epilogue = tuple(map(_statement, work.epilogue))
+            epilogue = tuple(map(_store, work.epilogue))
             return work if epilogue == work.epilogue else dataclasses.replace(work, epilogue=epilogue)
         case LoopNest() as work:
             statements = tuple(map(_statement, work.statements))
             return work if statements == work.statements else dataclasses.replace(work, statements=statements)
         case RowProduct() as work:
             product = work.product
-            epilogue = tuple(map(_statement, product.epilogue))
+            epilogue = tuple(map(_store, product.epilogue))
             if epilogue == product.epilogue:
                 return work
             return dataclasses.replace(work, product=dataclasses.replace(product, epilogue=epilogue))
@@ -63,16 +63,18 @@ def _shortened(kernel: Kernel) -> Work:
 
 
 def _statement(statement: Statement) -> Statement:
-    if not isinstance(statement, Store):
-        return statement
-    factors = set(_factors(statement.body))
+    return _store(statement) if isinstance(statement, Store) else statement
+
+
+def _store(store: Store) -> Store:
+    factors = set(_factors(store.body))
     if not factors:
-        return statement
+        return store
 
     def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
         return _of_erfc(args) if node in factors else None
 
-    return dataclasses.replace(statement, body=ex.rewrite(statement.body, rule))
+    return dataclasses.replace(store, body=ex.rewrite(store.body, rule))
 
 
 def _factors(body: Expr) -> Iterator[Expr]:

@@ -83,7 +83,7 @@ class Metal(Cpp):
 
     def head(
         self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1, later: int = 0,
-        alone: bool = False,
+        alone: bool = False, maps: int = 0,
     ) -> list[str]:  # fmt: skip
         assert isinstance(record, CppRecord)  # this language's own
         pointers = [
