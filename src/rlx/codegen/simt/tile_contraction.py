@@ -269,7 +269,7 @@ class TileContraction(TeamContraction):
         work, code, layout = self.work, self.code, self.ring
         chunks = -(-_static(work.k) // self.chunk)
         lanes_a_panel = WARP * layout.chunks
-        count, step = layout.side_pieces[1] // layout.lanes, layout.panels_at_once
+        count = layout.side_pieces[1] // layout.lanes
         tap_size = depth(work) * PANEL
         size = self.language.index(_static(dims.product(work.taps)) * tap_size)
         code.emit(f"const int from_panel = (int)lane / {lanes_a_panel}, from_piece = (int)lane % {lanes_a_panel};")
@@ -277,23 +277,33 @@ class TileContraction(TeamContraction):
         panel = f"({self.left} / {PANEL} + from_panel)"
         start_of_all = self.body.fresh_offset(work.b)
         begin = code.let(f"slot{work.b_slot} + {start_of_all} + {panel} * {size} + from_piece * {self.piece}", "right")
-        guards = [""] * count
-        panels, of_side = -(-_static(work.n) // PANEL), layout.results[1] // PANEL
-        sides = [divmod(i * step, of_side) for i in range(count)]
-        """Of each panel that a lane copies: whether its columns are those of second sums, and how far on it is."""
+        guards, places = [""] * count, [self._panel_place(i * layout.panels_at_once) for i in range(count)]
         if dims.exact_div(work.n, layout.results[1]) is None:
-            there = code.let(f"(int)({self.language.index(panels)} - {self.left} / {PANEL})", "there")
-            guards = [f"from_panel + {on} < {there}" for _, on in sides]
+            panels = self.language.index(-(-_static(work.n) // PANEL))
+            there = code.let(f"(int)({panels} - {self.left} / {PANEL})", "there")
+            guards = [f"from_panel + {on} < {there}" for on, _ in places]
         inside = f"along / {self.chunk} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
         tap = f" + now / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
 
         def write(stage: str) -> None:
-            for number, (guard, (side, on)) in enumerate(zip(guards, sides)):
+            for number, (guard, (_, on)) in enumerate(zip(guards, places)):
                 place = f"{stage} + {start + number * layout.lanes} + to_piece"
-                source = f"{begin} + {side * panels + on} * {size} + along * {PANEL}{tap}"
-                self._copy(place, source, guard, inside)
+                self._copy(place, f"{begin} + {on} * {size} + along * {PANEL}{tap}", guard, inside)
 
         return write
+
+    def _panel_place(self, step: int) -> tuple[str, str]:
+        """How far behind the first panel that a lane copies one is that is `step` panels further on in the tile: in its
+        half of the tile, and in memory. The second half of a paired tile has the columns of second sums."""
+        half, apart = self.ring.results[1] // PANEL, -(-_static(self.work.n) // PANEL)
+        if not self.work.paired or step + self.ring.panels_at_once <= half:
+            return str(step), str(step)
+        if step >= half:
+            return str(step - half), str(step - half + apart)
+        second = self.code.let(f"from_panel >= {half - step}", "second")
+        back = step - half
+        within, on = (self.code.let(f"{second} ? {back + more} : {step}", "on") for more in (0, apart))
+        return within, on
 
     def _copy(self, place: str, source: str, *guards: str, elements: str = "") -> None:
         """Of 16 bytes, or of so many `elements` where there are fewer."""

@@ -172,7 +172,7 @@ class TileLayout(Layout):
             and results % (8 * self.lanes) == 0
             and rows // self.parts % self.splits == 0
             and (share % (8 * self.lanes) == 0 or share < 8 * self.lanes)
-            and (not self.paired or columns // PANEL % self.panels_at_once == 0)
+            and columns % PANEL == 0
         )
 
 
