@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from functools import cache
 
 from backends.cuda.emulated_driver import EmulatedDriver
@@ -54,4 +55,6 @@ def _tiles_of(work: Contraction) -> tuple[TileLayout, ...]:
 
 def _one_of(layouts: tuple[TileLayout, ...], work: Contraction) -> TileLayout | None:
     """A layout, or none for some products: the same for the same extents."""
-    return random.Random(str(work.extents())).choice((*layouts, None))
+    rows = work.m if isinstance(work.m, int) else "some"  # of which passes make other dims
+    chosen = random.Random(str((*work.batch, rows, work.n, *work.taps, work.k))).choice((*layouts, None))
+    return chosen and replace(chosen, paired=work.paired)

@@ -46,6 +46,9 @@ BINDINGS = (1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65)
 EMULATED = "cuda-emulated"
 """The device of `emulated.py`."""
 
+OF_EMULATED = ("windows", "windows", "gates")
+"""Families of which that has one each, beside encoders."""
+
 Family = Callable[["Maker"], None]
 FAMILIES: list[tuple[float, Family]] = []
 
@@ -487,16 +490,16 @@ def all_int(shape: Sequence[Dim]) -> bool:
 
 def generate(seed: int, device: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each."""
+    convolutions, of encoders in bytes or of gates for the emulated device, whose kernels take a compiler a second each."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
     is_encoder = random.Random(f"encoder {seed}").random() < (0.5 if device == EMULATED else ENCODERS)
-    only_windows = device == EMULATED and not is_encoder
+    only = random.Random(f"family {seed}").choice(OF_EMULATED) if device == EMULATED and not is_encoder else ""
     while not maker.made:
         if is_encoder:
             maker.grow(1, [(1.0, encoders.net)])
-        elif only_windows:
-            maker.grow(1, [(1.0, windows.net_of_windows)])
+        elif only:
+            maker.grow(1, [(1.0, windows.net_of_windows if only == "windows" else gates.gate)])
         else:
             maker.grow(nodes)
     maker.outputs()
@@ -509,9 +512,9 @@ def generate(seed: int, device: str = "") -> Program:
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
     how = maker.how()
-    if only_windows:
+    if only:
         how = replace(how, precision=windows.precision_of(seed))
     return Program(graph, recipes, bindings, how, seed)
 
 
-from tools.fuzz import control, core, encoders, nets, other, windows  # noqa: E402, F401  # they register families
+from tools.fuzz import control, core, encoders, gates, nets, other, windows  # noqa: E402, F401  # they register families

@@ -207,13 +207,10 @@ def test_a_library_makes_both_sides(
             np.testing.assert_allclose(wide(result), wide(expected), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("own", [50_000, 9_000])
-def test_both_ways_are_timed(
-    own: int, fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_ways_are_timed(fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours is one kernel, the library's a product and a map."""
     force(monkeypatch, SMALL)
-    driver.launch_ns, fake.costs = own, dict.fromkeys(range(3), 4_000)
+    driver.launch_ns, fake.costs = 50_000, dict.fromkeys(range(3), 4_000)
     graph = gate(70, 64, 40, "f16", silu)
     executable = compiled(graph, dict(graph.data))
     bound = bound_of(executable)
