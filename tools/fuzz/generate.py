@@ -490,7 +490,8 @@ def all_int(shape: Sequence[Dim]) -> bool:
 
 def generate(seed: int, device: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions, of encoders in bytes or of gates for the emulated device, whose kernels take a compiler a second each."""
+    convolutions, of gates or of encoders in bytes for the emulated device, whose kernels take a compiler a second
+    each."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
     is_encoder = random.Random(f"encoder {seed}").random() < (0.5 if device == EMULATED else ENCODERS)

@@ -1,5 +1,5 @@
-"""Gates as the epilogue of the product that makes both of their sides: of every kind of layout, with ragged ends, and as
-many rows as a run says."""
+"""Gates as the epilogue of the product that makes both of their sides: of every kind of layout, with ragged ends, and
+as many rows as a run says."""
 
 from __future__ import annotations
 

@@ -139,7 +139,6 @@ class Blas:
             self._workspace = self.device.allocate(WORKSPACE_BYTES, "the workspace of cuBLASLt")
         return self._workspace
 
-
     def beside(self, nbytes: int) -> Memory:
         """Memory for results that only a map reads, shared as the workspace is, and those products have it that were
         made before it was too small. Call it within `Device.work`. Raises OutOfMemory."""
@@ -366,7 +365,8 @@ def places_of(
     beside: int = LARGEST_ALIGNMENT,
 ) -> Places:
     """Where the matrices lie in buffers that start there; `weight` and `bias` are copies, where the library takes such,
-    and `beside` is where results begin that lie in none. These begin at multiples of what any algorithm asks for, wherever they will be."""
+    and `beside` is where results begin that lie in none. These begin at multiples of what any algorithm asks for,
+    wherever they will be."""
 
     def place(operand: Operand, dtype: DType) -> int:
         start = beside if operand.slot == BESIDE else starts[operand.slot]

@@ -1,5 +1,5 @@
 """What follows a product that a library makes, in the memory of its result: activations, which the library has not, or
-not exactly. A map of our own, that reads each element and puts another in its place; or of two, and puts it elsewhere."""
+not exactly. A map of our own, that reads each element and puts another in its place; or two, and puts one elsewhere."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def of_product(work: Contraction, rest: Expr, kept: DType, dtypes: Sequence[DTyp
     dtypes   of the contraction's slots, and behind them that of [m, columns] results of pairs, if it has such
     """
     (store,) = work.epilogue
-    made = (load(store.slot, store.offset, kept),)
+    made = [load(store.slot, store.offset, kept)]
     if work.paired:
         rows = ((work.m_axis, work.columns), (work.n_axis, 1))
-        made = tuple(load(len(dtypes) - 1, Linear(first, rows), kept) for first in (0, work.n))
+        made = [load(len(dtypes) - 1, Linear(first, rows), kept) for first in (0, work.n)]
 
     def rule(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
         return ex.cast(made[1 if node.attr else 0], node.dtype) if node.kind == "acc" else None

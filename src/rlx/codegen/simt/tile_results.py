@@ -192,7 +192,7 @@ class TileResults:
 
     def _finish(self, place: str, at: str, pieces: dict[Expr, list[str]]) -> None:
         """A lane's neighbours of a row."""
-        code, body, work = self.code, self.body, self.work
+        body, work = self.body, self.work
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
             sums = [self._sums_at(place)]
