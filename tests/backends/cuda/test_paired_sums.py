@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import rlx
+from models.decoder_reference import CONFIGS
+from models.decoder_reference import weights as decoder_weights
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import nvrtc
@@ -25,6 +27,9 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
+from rlx.models.context import Context
+from rlx.models.llama import decoder
+from rlx.models.llama_config import Config
 from rlx.runtime.session import Precision
 from support import cubin
 
@@ -245,3 +250,21 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
     made = [text for text in texts if "copy_ahead" in text]
     assert len(made) == len(layouts)
     assert cubin("\n".join([prelude(), *made]), nvrtc.ARCHITECTURES[number])
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "gemma"])
+def test_prompts_of_decoders(name: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 tokens by pairs, and further ones by what there is for few rows, with what the prompt has left."""
+    force(monkeypatch, SMALL)
+    config = {**CONFIGS[name], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    parsed = Config.of(config)
+    arrays = {key: array.astype(np.float16) for key, array in decoder_weights(config).items()}
+    contexts = {}
+    for device in ("cuda", "cpu"):
+        graph = decoder(parsed, arrays, caches=True)
+        contexts[device] = Context(rlx.Session(device).compile(graph), parsed.max_positions)
+    assert len(pairs(program_of(decoder(parsed, arrays, caches=True)))) == 1
+    ids = np.random.default_rng(0).integers(0, 40, (1, 60))
+    for first, last in ((0, 40), (40, 41), (41, 60)):
+        made, exact = (wide(context.feed(ids[:, first:last])) for context in contexts.values())
+        np.testing.assert_allclose(made, exact, rtol=0, atol=1e-2 * np.abs(exact).max())
