@@ -210,6 +210,9 @@ def test_a_library_makes_both_sides(
         monkeypatch.setenv("RLX_CUDA_BLAS", "always")
         for result in results:
             np.testing.assert_allclose(wide(result), wide(expected), rtol=2e-3, atol=2e-3)
+    if rows == "n":
+        first, second, larger = (products(bounds[count])[0].places.result for count in (70, 40, 133))
+        assert first == second != larger
 
 
 def test_both_ways_are_timed(fake: FakeLibrary, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:

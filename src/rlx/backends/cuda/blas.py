@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +120,7 @@ class Blas:
         self.copier = plain.Copier(device)
         self.finisher = Finisher(device)
         self._workspace: Memory | None = None
-        self._beside: Memory | None = None
+        self._beside: Callable[[], Memory | None] = lambda: None
         try:
             self.library = device.driver.blas()
         except DeviceUnavailable as error:
@@ -140,12 +141,14 @@ class Blas:
         return self._workspace
 
     def beside(self, nbytes: int) -> Memory:
-        """Memory for results that only a map reads, shared as the workspace is, and those products have it that were
-        made before it was too small. Call it within `Device.work`. Raises OutOfMemory."""
-        if self._beside is None or self._beside.nbytes < nbytes:
+        """Memory for results that only a map reads, which products share as they do the workspace, and keep: it is
+        given back with the last of them. Call it within `Device.work`. Raises OutOfMemory."""
+        shared = self._beside()
+        if shared is None or shared.nbytes < nbytes:
             keep_free(self.device, nbytes)
-            self._beside = self.device.allocate(nbytes, "results of a product by cuBLASLt")
-        return self._beside
+            shared = self.device.allocate(nbytes, "results of a product by cuBLASLt")
+            self._beside = weakref.ref(shared)
+        return shared
 
 
 def of(device: Device) -> Blas:
