@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 EMULATED = "cuda-emulated"
 """The device of `emulated.py`."""
+OF_EMULATED = ("windows", "windows", "gates")
+"""Families of which that has one each, beside encoders."""
 ENCODERS = 0.03
 """Of programs are encoders in bytes, on devices that have any."""
 VARIABLE = "RLX_FUZZ_FAMILY"
 
 
 def kind_of(seed: int, device: str) -> str:
-    """`encoders` or `windows` for programs of nothing else, which all programs of the emulated device are; a module
+    """`encoders`, `windows` or `gates` for programs of nothing else, which all of the emulated device are; a module
     whose families the program has among others, where RLX_FUZZ_FAMILY names it; empty for any."""
     named = random.Random(f"family {seed}").choice(os.environ.get(VARIABLE, "").split(","))
     if named:
@@ -26,7 +28,7 @@ def kind_of(seed: int, device: str) -> str:
     emulated = device == EMULATED
     if random.Random(f"encoder {seed}").random() < (0.5 if emulated else ENCODERS):
         return "encoders"
-    return "windows" if emulated else ""
+    return random.Random(f"family {seed}").choice(OF_EMULATED) if emulated else ""
 
 
 def grow(maker: Maker, nodes: int, module: str) -> list[Value]:

@@ -9,6 +9,7 @@ from functools import cache
 from backends.cuda.emulated_driver import EmulatedDriver
 from rlx.backends.base import Probe
 from rlx.backends.cuda import CudaBackend, device
+from rlx.codegen.simt.piped_contraction import PipedLayout
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.device import registry
 from tools.fuzz import tiles
@@ -32,6 +33,7 @@ BYTES = (
     TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64), TileLayout(32, 32, (2, 2, 2), 128, 3, chunk=64),
     TileLayout(16, 64, (4, 1, 1), 128, 3, True, 64), TileLayout(32, 32, (2, 2, 1), 64, 3, chunk=64, splits=2),
 )  # fmt: skip
+PIPED = (PipedLayout(16, 64, (8, 1, 1), 64, 3, together=True),)
 
 
 @cache
@@ -39,6 +41,6 @@ def install() -> str:
     """Has this process run `cuda` on the processor; the name of the device."""
     device._drivers[os.getpid(), "cuda"] = EmulatedDriver()
     CudaBackend.probe = lambda self: Probe(devices=("Emulated",))  # type: ignore[method-assign]
-    tiles.force(FMA, PARTS, HALVES, BYTES)
+    tiles.force(FMA, PARTS, HALVES, BYTES, PIPED)
     registry.refresh()
     return "cuda"

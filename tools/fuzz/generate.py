@@ -482,8 +482,9 @@ def all_int(shape: Sequence[Dim]) -> bool:
 
 def generate(seed: int, device: str = "", kind: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    convolutions or of encoders in bytes for the emulated device, whose kernels take a compiler a second each. `kind` is
-    as in `asked.kind_of`."""
+    """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
+    convolutions, of gates or of encoders in bytes for the emulated device, whose kernels take a compiler a second each.
+    `kind` is as in `asked.kind_of`."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
     kind = kind or asked.kind_of(seed, device)
@@ -491,8 +492,8 @@ def generate(seed: int, device: str = "", kind: str = "") -> Program:
     while not maker.made:
         if kind == "encoders":
             maker.grow(1, [(1.0, encoders.net)])
-        elif kind == "windows":
-            maker.grow(1, [(1.0, windows.net_of_windows)])
+        elif kind in OF_EMULATED:
+            maker.grow(1, [(1.0, OF_EMULATED[kind])])
         elif kind:
             of_kind = asked.grow(maker, nodes, kind)
         else:
@@ -507,9 +508,12 @@ def generate(seed: int, device: str = "", kind: str = "") -> Program:
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
     how = maker.how()
-    if kind == "windows":
+    if kind in OF_EMULATED:
         how = replace(how, precision=windows.precision_of(seed))
     return Program(graph, recipes, bindings, how, seed)
 
 
-from tools.fuzz import control, core, encoders, nets, other, windows  # noqa: E402, F401  # they register families
+from tools.fuzz import control, core, encoders, gates, nets, other, windows  # noqa: E402, F401  # they register families
+
+OF_EMULATED: dict[str, Family] = {"windows": windows.net_of_windows, "gates": gates.gate}
+"""Those that programs have alone."""

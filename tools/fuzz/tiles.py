@@ -7,8 +7,12 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
-from rlx.codegen.simt import fma_layouts, fma_tile, tile_contraction, tile_layouts
+from rlx.codegen.simt import fma_layouts, fma_tile, piped_contraction, tile_contraction, tile_layouts
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.types import Target
+from rlx.codegen.simt.piped_contraction import PipedLayout
 from rlx.codegen.simt.team_layouts import is_of_bytes, is_of_float8
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.kernel.ir.contraction import Contraction
@@ -21,7 +25,7 @@ ALONE = 0.15
 
 def force(
     fma: Sequence[TileLayout] = (), parts: Sequence[TileLayout] = (), halves: Sequence[TileLayout] = (),
-    of_bytes: Sequence[TileLayout] = (),
+    of_bytes: Sequence[TileLayout] = (), piped: Sequence[PipedLayout] = (),
 ) -> None:  # fmt: skip
     """Has this process make tiles of all products that can be: of these layouts, or of all that a device may have."""
 
@@ -33,18 +37,23 @@ def force(
         given = of_bytes if is_of_bytes(work) else parts if work.float_parts else halves
         return _one_of(given or _of_a_device(work, warpgroups), work)
 
+    def layout_of(work: Contraction, target: Target, language: Language) -> PipedLayout | None:
+        here = target.warpgroups or bool(piped)
+        return _piped(piped or piped_contraction.LAYOUTS, work, language) if here else None
+
     fma_tile.fma_layout_of = fma_layout_of
     tile_contraction.tile_of = tile_of
+    piped_contraction.layout_of = layout_of
 
 
 @contextmanager
 def unforced() -> Iterator[None]:
     """Layouts are what they were, behind this, whatever is done within."""
-    before = fma_tile.fma_layout_of, tile_contraction.tile_of
+    before = fma_tile.fma_layout_of, tile_contraction.tile_of, piped_contraction.layout_of
     try:
         yield
     finally:
-        fma_tile.fma_layout_of, tile_contraction.tile_of = before
+        fma_tile.fma_layout_of, tile_contraction.tile_of, piped_contraction.layout_of = before
 
 
 @contextmanager
@@ -55,6 +64,7 @@ def forced(layout: TileLayout | None = None) -> Iterator[None]:
         if layout is not None:
             fma_tile.fma_layout_of = lambda work, rows, clusters: layout
             tile_contraction.tile_of = lambda work, rows, warpgroups=False: layout
+            piped_contraction.layout_of = lambda work, target, language: None
         yield
 
 
@@ -72,8 +82,15 @@ def _of_a_device(work: Contraction, warpgroups: bool) -> Sequence[TileLayout]:
 
 def _one_of(layouts: Sequence[TileLayout], work: Contraction) -> TileLayout | None:
     """A layout, or none for some products: the same for the same extents."""
-    chosen = random.Random(str(work.extents()))
-    return None if chosen.random() < ALONE else chosen.choice(layouts)
+    rows = work.m if isinstance(work.m, int) else "some"  # of which passes make other dims
+    chosen = random.Random(str((*work.batch, rows, work.n, *work.taps, work.k)))
+    return None if chosen.random() < ALONE else replace(chosen.choice(layouts), paired=work.paired)
+
+
+def _piped(layouts: Sequence[PipedLayout], work: Contraction, language: Language) -> PipedLayout | None:
+    """The same of those whose operands the copy engine brings, for half of the products that can have one."""
+    chosen = random.Random(f"piped {work.batch} {work.n} {work.k}")
+    return chosen.choice(layouts) if chosen.random() < 0.5 and piped_contraction.takes(work, language) else None
 
 
 def force_if_asked() -> None:

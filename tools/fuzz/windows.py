@@ -1,5 +1,5 @@
 """A family of small nets of convolutions: channels of any number, strides, dilations, pads of any side, groups, biases,
-residuals, activations, and pools behind. Programs of the device `cuda-emulated` have nothing else."""
+residuals, activations, and pools behind. A part of the programs of the device `cuda-emulated`."""
 
 from __future__ import annotations
 

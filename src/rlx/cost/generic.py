@@ -145,7 +145,7 @@ class GenericEstimator(Estimator):
 
     def _contraction(self, work: Contraction, binding: Binding) -> tuple[float, float, int]:
         outer = extents(work.batch, binding)
-        m, n, k = extents((work.m, work.n, work.k), binding)
+        m, n, k = extents((work.m, work.columns, work.k), binding)
         taps = math.prod(extents(work.taps, binding))
         batch = math.prod(outer)
         flops = 2.0 * batch * m * n * k * taps
@@ -166,7 +166,7 @@ class GenericEstimator(Estimator):
         each = Counts()
         for store in work.epilogue:
             each = each + count(store.body, work.n_axis)[0]
-        return ns + self._instructions(each, batch * m * n), flops, points
+        return ns + self._instructions(each, batch * math.prod(extents((work.m, work.n), binding))), flops, points
 
     def _nest(self, nest: LoopNest, binding: Binding) -> tuple[float, float, int]:
         outer, inner = extents(nest.outer, binding), extents(nest.inner, binding)
@@ -273,7 +273,7 @@ def _weight_bytes(kernel: Kernel, binding: Binding) -> float:
     work = kernel.work
     if not isinstance(work, Contraction) or any(number < len(work.batch) for number, _ in work.b.axes):
         return 0.0
-    return work.b_dtype.itemsize * float(math.prod(extents((work.n, work.k, *work.taps), binding)))
+    return work.b_dtype.itemsize * float(math.prod(extents((work.columns, work.k, *work.taps), binding)))
 
 
 def _single_row(kernel: Kernel, binding: Binding) -> bool:

@@ -53,6 +53,12 @@ def gated_product(graph: Graph, rows: int | str = "n", dtype: str = "bf16") -> N
     graph.output(product.cast("f32"), name="y")
 
 
+def gate_of_both(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
+    """A product of which a gate reads both halves."""
+    both = graph.input("x", (rows, WIDTH), dtype) @ weight(graph, "w", WIDTH, 4 * COLUMNS, dtype=dtype)
+    graph.output((ops.silu(both[:, : 2 * COLUMNS]) * both[:, 2 * COLUMNS :]).cast("f32"), name="y")
+
+
 def turned(x: Value, angles: Value) -> Value:
     """Rotary positions: halves of rows, one turned against the other."""
     half = HEAD // 2
@@ -114,6 +120,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "row-tails": rotary_norm,
     "one-side": rotary_norm,
     "row-prologues": normed_product,
+    "paired-sums": gate_of_both,
     "side-by-side": two_norms,
     "float-parts": exact_product,
     "attention-tails": scaled_attention,

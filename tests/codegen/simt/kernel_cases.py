@@ -97,6 +97,22 @@ def _teams(dtype: str) -> Callable[[Graph], None]:
     return build
 
 
+def _gates(dtype: str) -> Callable[[Graph], None]:
+    """Both sides of a gate as products of one side, with biases, and halves of one that is gated by the second."""
+
+    def build(graph: Graph) -> None:
+        x = graph.input("x", ("n", 72), dtype)
+        left, right = (
+            x @ _weight(graph, name, (72, 136)).cast(dtype) + _weight(graph, f"{name} bias", (136,)).cast(dtype)
+            for name in ("left", "right")
+        )
+        graph.output(ops.silu(left) * right)
+        both = graph.input("y", (230, 64), dtype) @ _weight(graph, "both", (64, 272)).cast(dtype)
+        graph.output(both[:, :136] * ops.sigmoid(both[:, 136:]))
+
+    return build
+
+
 def _windows(graph: Graph) -> None:
     """Convolutions of many positions, with what stands before and behind them in nets: few channels, pads, a residual,
     a pool, channels by themselves, and positions in steps."""
@@ -171,6 +187,11 @@ def kernel_cases() -> Iterator[KernelCase]:
             (f"teams {dtype}", _teams(dtype), {"n": n}, Tolerance(64, scale=8))
             for dtype in ("f32", "f16", "bf16")
             for n in (37, 20, 7, 1)
+        ),
+        *(
+            (f"gates {dtype}", _gates(dtype), {"n": n}, Tolerance(64, scale=8, stored=4))
+            for dtype in ("f16", "bf16")
+            for n in (20, 250)
         ),
         ("windows", _windows, {}, Tolerance(64, scale=8)),
         ("sorted", _sorted, {}, Tolerance(0)),

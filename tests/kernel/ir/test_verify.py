@@ -15,7 +15,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import Linear, axis, linear, load, row
+from rlx.kernel.ir.index import Linear, accumulated, axis, linear, load, row
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.verify import verify
@@ -80,6 +80,17 @@ def later_statement(program: Program) -> None:
     change(program, LoopNest, lambda k: with_store(k, body=row(9, dtypes.f32)))
 
 
+def second_sum_of_one(program: Program) -> None:
+    def changed(kernel: Kernel) -> Kernel:
+        work = kernel.work
+        assert isinstance(work, Contraction)
+        (store,) = work.epilogue
+        second = dataclasses.replace(store, body=accumulated(store.body.dtype, second=True))
+        return dataclasses.replace(kernel, work=dataclasses.replace(work, epilogue=(second,)))
+
+    change(program, Contraction, changed)
+
+
 def beyond_the_end(program: Program) -> None:
     def moved(kernel: Kernel) -> Kernel:
         work = kernel.work
@@ -114,6 +125,7 @@ BROKEN = {
     other_dtype: "expected f32 in slot 0",
     other_axis: "expected an axis below 2, got 7",
     later_statement: "to be an earlier Reduce",
+    second_sum_of_one: "expected a second sum in the epilogue of a paired contraction",
     beyond_the_end: "expected offsets within 2048 elements",
     alias_beyond_its_buffer: "to lie in buffer .* of 2048 elements",
     alias_of_another_dtype: "to lie in one of i32",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ from rlx.backends.cuda.driver import OUT_OF_MEMORY, CallError, Driver
 from rlx.backends.cuda.finish import Finisher, of_product
 from rlx.backends.cuda.launches import Given, Launch, give
 from rlx.backends.cuda.moving import Sizes
-from rlx.backends.cuda.products import Operand, Product, product_of
+from rlx.backends.cuda.products import BESIDE, Operand, Product, product_of
 from rlx.backends.cuda.weights import Weights
 from rlx.backends.simt_unroll import Started
 from rlx.errors import DeviceUnavailable, OutOfMemory
@@ -119,6 +120,7 @@ class Blas:
         self.copier = plain.Copier(device)
         self.finisher = Finisher(device)
         self._workspace: Memory | None = None
+        self._beside: Callable[[], Memory | None] = lambda: None
         try:
             self.library = device.driver.blas()
         except DeviceUnavailable as error:
@@ -137,6 +139,16 @@ class Blas:
         if self._workspace is None:
             self._workspace = self.device.allocate(WORKSPACE_BYTES, "the workspace of cuBLASLt")
         return self._workspace
+
+    def beside(self, nbytes: int) -> Memory:
+        """Memory for results that only a map reads, which products share as they do the workspace, and keep: it is
+        given back with the last of them. Call it within `Device.work`. Raises OutOfMemory."""
+        shared = self._beside()
+        if shared is None or shared.nbytes < nbytes:
+            keep_free(self.device, nbytes)
+            shared = self.device.allocate(nbytes, "results of a product by cuBLASLt")
+            self._beside = weakref.ref(shared)
+        return shared
 
 
 def of(device: Device) -> Blas:
@@ -214,21 +226,24 @@ class Chooser:
         found = self._found[key, product]
         if found is None:
             return own
-        finish = self._finish(blas, product, each.kernel, each.starts)
+        beside = blas.beside(product.beside_bytes) if product.beside_bytes else None
+        finish = self._finish(blas, product, each.kernel, (*each.starts, *([beside.pointer] if beside else [])))
         if product.rest is not None and finish is None:
             return own
-        copies = self._copies(blas.copier, product, each)
+        copies = (*self._copies(blas.copier, product, each), beside)
         places = places_of(product, each.starts, *(copy.pointer if copy else 0 for copy in copies))
         held = tuple(copy for copy in copies if copy is not None)
         return ProductLaunch(each.kernel, *found, places, blas.workspace(), held, finish)
 
     def _finish(self, blas: Blas, product: Product, kernel: Kernel, starts: Sequence[int]) -> Launch | None:
-        """What makes the rest of a product; None if there is none, or not for buffers that begin there."""
+        """What makes the rest of a product; None if there is none, or not for buffers that begin there, and behind them
+        memory beside them, if the product has results in that."""
         if product.rest is None:
             return None
         work, buffers = kernel.work, self.plan.program.buffers
         assert isinstance(work, Contraction)
-        finish = of_product(work, product.rest, product.out, [buffers[number].dtype for number in kernel.slots])
+        dtypes = [buffers[number].dtype for number in kernel.slots] + [product.out] * (product.beside_bytes > 0)
+        finish = of_product(work, product.rest, product.out, dtypes)
         return blas.finisher.launch(finish, starts, self.sizes, self.cache)
 
     def _key(self, library: CublasLt, product: Product, each: Started, own: Launch) -> str:
@@ -276,7 +291,7 @@ class Chooser:
             form = plain.of_panels(panels, product.dtype)
 
             def made() -> Memory:
-                self._keep_free(panels.count * product.n * product.k * product.dtype.itemsize)
+                keep_free(self.device, panels.count * product.n * product.k * product.dtype.itemsize)
                 return copier.made(form, starts[right], cache)
 
             weight = self.weights.copy(slots[right], form, made)
@@ -285,22 +300,13 @@ class Chooser:
             bias = self.weights.copy(slots[of.slot], narrow, lambda: copier.made(narrow, starts[of.slot], cache))
         return weight, bias
 
-    def _keep_free(self, nbytes: int) -> None:
-        """Raises OutOfMemory where a copy would leave too little memory to others."""
-        free, total = self.device.driver.memory()
-        if free - nbytes < total // LEAST_FREE:
-            raise OutOfMemory(
-                f"[memory] expected a quarter of {total} bytes on {self.device.name} to stay free behind a copy of "
-                f"{nbytes}, got {free} free"
-            )
-
     # measurements
 
     def _measured(self, blas: Blas, operation: Operation, product: Product, each: Started, own: Launch) -> Choice:
         """Times our kernel and the library's algorithms."""
         scratch = _Scratch(self.device, self.plan, self.sizes, product, each)
         workspace = blas.workspace()
-        finish = self._finish(blas, product, each.kernel, scratch.starts)
+        finish = self._finish(blas, product, each.kernel, (*scratch.starts, *scratch.beside))
         made: list[ProductLaunch] = []
         for algorithm in operation.algorithms(scratch.places, WORKSPACE_BYTES, MOST_ALGORITHMS):
             launch = ProductLaunch(each.kernel, operation, algorithm, scratch.places, workspace, (), finish)
@@ -318,6 +324,16 @@ class Chooser:
             return Choice(b"", 0.0, own_ns)
         best = int(np.argmin(times))
         return Choice(made[best].algorithm.data, times[best], own_ns)
+
+
+def keep_free(device: Device, nbytes: int) -> None:
+    """Raises OutOfMemory where so many bytes more would leave too little memory to others."""
+    free, total = device.driver.memory()
+    if free - nbytes < total // LEAST_FREE:
+        raise OutOfMemory(
+            f"[memory] expected a quarter of {total} bytes on {device.name} to stay free behind a copy of {nbytes}, "
+            f"got {free} free"
+        )
 
 
 def bucket_of(rows: int) -> int:
@@ -345,13 +361,19 @@ def operation_of(library: CublasLt, product: Product) -> Operation:
 
 
 def places_of(
-    product: Product, starts: tuple[int, ...], weight: int = LARGEST_ALIGNMENT, bias: int = LARGEST_ALIGNMENT
+    product: Product,
+    starts: tuple[int, ...],
+    weight: int = LARGEST_ALIGNMENT,
+    bias: int = LARGEST_ALIGNMENT,
+    beside: int = LARGEST_ALIGNMENT,
 ) -> Places:
-    """Where the matrices lie in buffers that start there; `weight` and `bias` are copies, where the library takes such.
-    These begin at multiples of what any algorithm asks for, wherever they will be."""
+    """Where the matrices lie in buffers that start there; `weight` and `bias` are copies, where the library takes such,
+    and `beside` is where results begin that lie in none. These begin at multiples of what any algorithm asks for,
+    wherever they will be."""
 
     def place(operand: Operand, dtype: DType) -> int:
-        return starts[operand.slot] + operand.first * dtype.itemsize
+        start = beside if operand.slot == BESIDE else starts[operand.slot]
+        return start + operand.first * dtype.itemsize
 
     right = weight if product.panels else place(product.right, product.dtype)
     result = place(product.result, product.out)
@@ -367,6 +389,7 @@ class _Scratch:
     places as those that it is for.
 
     starts   of the buffers in the kernel's slots
+    beside   where results begin that lie in none of them, if there are such
     places   of the matrices
     """
 
@@ -386,7 +409,8 @@ class _Scratch:
             weight = self._place(product.panels.count * product.n * product.k * product.dtype.itemsize, product.dtype)
         if product.bias is not None and product.bias.dtype is not product.out:
             bias = self._place(product.n * product.out.itemsize, product.out)
-        self.places = places_of(product, self.starts, weight, bias)
+        self.beside = [self._place(product.beside_bytes, product.out)] if product.beside_bytes else []
+        self.places = places_of(product, self.starts, weight, bias, *self.beside)
 
     def _place(self, nbytes: int, dtype: DType, like: int = 0) -> int:
         away = like % LARGEST_ALIGNMENT

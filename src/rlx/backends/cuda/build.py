@@ -21,10 +21,11 @@ from rlx.codegen.simt import (
     team_attention,
     team_contraction,
     team_layouts,
+    tile_contraction,
 )
 from rlx.codegen.simt.language.cpp import Cpp
 from rlx.codegen.simt.language.cuda import CUDA
-from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
+from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module, slots_of
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -37,7 +38,7 @@ from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest
-from rlx.kernel.ir.program import Program
+from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.attention_tails import AttentionTails
@@ -50,6 +51,7 @@ from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.one_side import OneSide
 from rlx.kernel.passes.pack import Pack, joined_taps
 from rlx.kernel.passes.pack_blocks import PackBlocks
+from rlx.kernel.passes.paired_sums import PairedSums
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
 from rlx.kernel.passes.short_erf import ShortErf
@@ -144,6 +146,14 @@ def _most_rows(nest: LoopNest, work: Contraction) -> int:
     return row_product.most_rows(nest, work) if work.packed and team_contraction.takes(work) else 0
 
 
+def _most_unpaired(target: CppTarget) -> Callable[[Program, Kernel], int | None]:
+    def most(program: Program, kernel: Kernel) -> int | None:
+        assert isinstance(kernel.work, Contraction)
+        return tile_contraction.most_unpaired(kernel.work, slots_of(program, kernel), target.warpgroups)
+
+    return most
+
+
 def _unpacks(work: Contraction) -> bool:
     """Whether workgroups unpack a right side of few bits, once that is in panels."""
     return team_contraction.takes(replace(work, packed=PANEL, group=PANEL_BYTES))
@@ -177,6 +187,7 @@ def kernel_passes(target: CppTarget) -> list[KernelPass]:
         OneSide(),
         ShortErf(),
         RowPrologues(_most_rows),
+        PairedSums(_most_unpaired(target)),
         BesideEachOther(lambda nest: True),
         UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once
     ]

@@ -1,5 +1,5 @@
 """What follows a product that a library makes, in the memory of its result: activations, which the library has not, or
-not exactly. A map of our own, that reads each element and puts another in its place."""
+not exactly. A map of our own, that reads each element and puts another in its place; or two, and puts one elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import collapse
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import load
+from rlx.kernel.ir.index import Linear, load
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.slots import nest_on_slots
@@ -39,13 +39,16 @@ def of_product(work: Contraction, rest: Expr, kept: DType, dtypes: Sequence[DTyp
     """What makes of a product's results, of dtype `kept`, what its contraction stores.
 
     rest     the stored value, with what the library makes in the place of the contraction's sum
-    dtypes   of the contraction's slots
+    dtypes   of the contraction's slots, and behind them that of [m, columns] results of pairs, if it has such
     """
     (store,) = work.epilogue
-    made = load(store.slot, store.offset, kept)
+    made = [load(store.slot, store.offset, kept)]
+    if work.paired:
+        rows = ((work.m_axis, work.columns), (work.n_axis, 1))
+        made = [load(len(dtypes) - 1, Linear(first, rows), kept) for first in (0, work.n)]
 
     def rule(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
-        return ex.cast(made, node.dtype) if node.kind == "acc" else None
+        return ex.cast(made[1 if node.attr else 0], node.dtype) if node.kind == "acc" else None
 
     body = ex.rewrite(rest, rule)
     extents = (*work.batch, work.m, work.n)

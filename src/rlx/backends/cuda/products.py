@@ -1,5 +1,6 @@
 """Contractions that begin with plain products, as a library of products has them: matrices with leading dimensions, and
-an epilogue of at most a bias and something that is added. What else follows, a map makes of the results."""
+an epilogue of at most a bias and something that is added. What else follows, a map makes of the results: those of pairs
+of sums lie in memory beside the kernel's buffers first."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, accumulated, offset_of
 
 SIDES = (dtypes.f16, dtypes.bf16, dtypes.f32)
+BESIDE = -1
+"""The slot of results that lie in no buffer of the kernel."""
 Size = Callable[[Dim], int]
 """The value of a dim in a run."""
 
@@ -83,6 +86,11 @@ class Product:
     panels: Panels | None = None
     rest: Expr | None = field(default=None, repr=False)
 
+    @property
+    def beside_bytes(self) -> int:
+        """Of results that lie in no buffer of the kernel."""
+        return self.m * self.n * self.out.itemsize if self.result.slot == BESIDE else 0
+
 
 def product_of(work: Contraction, size: Size) -> Product | None:
     """What a contraction begins with at known sizes: a product, with a bias and an addition. None where it lies in a
@@ -94,6 +102,8 @@ def product_of(work: Contraction, size: Size) -> Product | None:
     crossed = work.a.coefficient(work.n_axis) != 0 or work.b.coefficient(work.m_axis) != 0
     if not plain or crossed or work.a_dtype is not work.b_dtype or work.a_dtype not in SIDES or len(work.epilogue) != 1:
         return None
+    if work.paired:
+        return _of_pairs(work, size)
     (store,) = work.epilogue
     allowed, out = {work.a_dtype, dtypes.f32}, store.body.dtype
     made = _made_there(store.body, allowed)
@@ -119,6 +129,17 @@ def product_of(work: Contraction, size: Size) -> Product | None:
             lines["added"], slots["added"] = line, term.attr.slot
     product = _placed(work, size, lines, slots, bias, out)
     return None if product is None else replace(product, rest=rest)
+
+
+def _of_pairs(work: Contraction, size: Size) -> Product | None:
+    """All columns of a paired contraction, of which a map makes what it stores."""
+    (store,) = work.epilogue
+    if work.batch or store.guard is not None or work.dtype not in (work.a_dtype, dtypes.f32):
+        return None
+    whole = replace(work, n=work.columns, paired=False)
+    lines = {"left": work.a, "result": Linear(0, ((work.m_axis, work.columns), (work.n_axis, 1)))}
+    product = _placed(whole, size, lines, {"left": work.a_slot, "result": BESIDE}, None, work.dtype)
+    return None if product is None else replace(product, rest=store.body)
 
 
 def _takes_bias(dtype: DType, out: DType, sums: DType) -> bool:

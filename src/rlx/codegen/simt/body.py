@@ -55,6 +55,7 @@ class Body:
     axes         names of the current position along each loop axis (i32)
     rows         results of reductions
     accumulated  the sum of a contraction, in its epilogue
+    second       the other sum of a paired one
 
     What was made once is reused where everything that it reads is still the same (`codegen/scalar/reads.py`).
     """
@@ -68,6 +69,7 @@ class Body:
         self.axes: dict[int, str] = {}
         self.rows: dict[int, Reg] = {}
         self.accumulated: Reg | None = None
+        self.second: Reg | None = None
         self.indices: dict[Expr, None] = {}
         self._reads = Reads()
         self._scopes: list[dict[object, Reg]] = [{}]
@@ -105,7 +107,7 @@ class Body:
             case "row":
                 return self.rows.get(leaf.attr)
             case "acc":
-                return self.accumulated
+                return self.second if leaf.attr else self.accumulated
         return self._find(leaf)
 
     def hoist(self, roots: Sequence[Expr], varies: Callable[[Expr], bool]) -> None:
@@ -141,8 +143,9 @@ class Body:
             case "row":
                 return self.rows[node.attr]
             case "acc":
-                assert self.accumulated is not None
-                return self.accumulated
+                total = self.second if node.attr else self.accumulated
+                assert total is not None
+                return total
             case "opaque":
                 return self._opaque(self._made(node.args[0]))
         if node.kind not in INSTRUCTIONS:

@@ -98,15 +98,10 @@ def cpp_kernel(
 ) -> Shader:  # fmt: skip
     """One kernel, without the prelude. `made` has those of equal kernels so far, for the same target but for its rows,
     and the same language: layers are alike. Raises CompileError."""
-    dtypes = [program.buffers[number].dtype for number in kernel.slots]
+    slots = slots_of(program, kernel)
+    dtypes = [slot.dtype for slot in slots]
     if any(dtype.is_complex for dtype in dtypes):
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
-    aligned = [_is_aligned(program, number) for number in kernel.slots]
-    static = program.static_buffers()
-    slots = [
-        Slot(dtype, storage, aligned=aligned[storage], static=number in static)
-        for storage, (number, dtype) in enumerate(zip(kernel.slots, dtypes))
-    ]
     key = kernel.work, _numbers(kernel.work), tuple(slots), kernel.writes, target.rows
     if made is not None and key in made:
         return made[key]
@@ -122,6 +117,15 @@ def _numbers(work: Any) -> str:
     if isinstance(of, FusedAttention):
         return f"{of.scale} {of.fill} {of.softcap}"
     return " ".join(map(_numbers, of.parts())) if isinstance(of, SideBySide) else ""
+
+
+def slots_of(program: Program, kernel: Kernel) -> list[Slot]:
+    """What a kernel's code is told of its buffers."""
+    static = program.static_buffers()
+    return [
+        Slot(program.buffers[number].dtype, storage, aligned=_is_aligned(program, number), static=number in static)
+        for storage, number in enumerate(kernel.slots)
+    ]
 
 
 def _is_aligned(program: Program, number: int, seen: frozenset[int] = frozenset()) -> bool:
@@ -200,6 +204,8 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
         for most, guess in team_layouts.guesses_of(work):
             if most is None or most > work.above:
                 yield rows, most, guess
+            if most is not None and 0 < work.up_to <= most:
+                return
     else:
         yield rows, None, target.rows
 

@@ -376,7 +376,7 @@ FAVOUR = 1.08
 
 def takes(work: Contraction, language: Language) -> bool:
     """Whether maps can tell where both sides lie: rows and panels at fixed distances, of which no run moves any."""
-    halves = work.a_dtype in HALVES and work.a_dtype is work.b_dtype and not work.float_parts
+    halves = not work.paired and work.a_dtype in HALVES and work.a_dtype is work.b_dtype and not work.float_parts
     known = all(isinstance(d, int) for d in (work.k, work.n) if work.packed or d is work.k)
     moving: frozenset[str] = getattr(language, "moving", frozenset())
     still = not any(dims.symbols(dim) & moving for dim in work.dims())

@@ -114,7 +114,7 @@ class TeamContraction(Writer):
     ) -> None:
         self.work = work
         self.layout = layout or layout_of(work, rows_guess)
-        rows, columns = self.layout.tile
+        rows, columns = self.layout.results
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes

@@ -80,6 +80,11 @@ class Layout:
         return self.rows * self.warps[0], self.columns * self.warps[1]
 
     @property
+    def results(self) -> tuple[int, int]:
+        """Rows and columns of what the workgroup makes of its sums."""
+        return self.tile
+
+    @property
     def shared_bytes(self) -> int:
         rows, columns = self.tile
         return 4 * self.warps[2] * rows * (columns + PAD)
@@ -172,11 +177,12 @@ def _of_blocks(work: Contraction) -> Layout:
 
 
 def with_rows(work: Contraction, rows: int) -> Contraction:
+    """A contraction of known dims that takes as long: both columns of a pair are columns."""
     m = max(work.m, 1) if isinstance(work.m, int) else rows
     known = math.prod(d for d in work.batch if isinstance(d, int))
     batch = (known, 1 if all(isinstance(d, int) for d in work.batch) else max(1, rows // max(known * m, 1)))
-    n = max(work.n, 1) if isinstance(work.n, int) else rows
-    return dataclasses.replace(work, batch=batch, m=m, n=n)
+    n = max(work.columns, 1) if isinstance(work.columns, int) else rows
+    return dataclasses.replace(work, batch=batch, m=m, n=n, paired=False)
 
 
 def _layouts(work: Contraction) -> list[Layout]:

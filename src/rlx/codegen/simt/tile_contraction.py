@@ -19,9 +19,10 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
-from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, is_of_float8
+from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP, guesses_of, is_of_float8, rows_of
 from rlx.codegen.simt.tile_layouts import LATER_NUMBERS, MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
+from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
@@ -76,7 +77,7 @@ class TileContraction(TeamContraction):
     def write(self) -> Dim:
         """Everything of one tile."""
         work, code, layout = self.work, self.code, self.ring
-        rows, columns = layout.tile
+        rows, columns = layout.results
         split = self.body.axes[len(self.grid) - 1] if layout.splits > 1 else ""
         if split:
             code.emit(f"const int split = (int)({split});")
@@ -96,7 +97,8 @@ class TileContraction(TeamContraction):
         code.emit(f"const int slice = {slice_of_k}, first_piece = slice * {layout.slice * WARP};")
         self._declare_sums()
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
-        results = TileResults(work, layout, self.body, stages, self.top, self.left)
+        second = layout.results[1] if work.paired else 0
+        results = TileResults(work, layout, self.body, stages, self.top, self.left, second)
         self.results = results
         self._sums()
         code.emit("float* const shared_sums = (float*)dynamic_shared;")
@@ -267,7 +269,7 @@ class TileContraction(TeamContraction):
         work, code, layout = self.work, self.code, self.ring
         chunks = -(-_static(work.k) // self.chunk)
         lanes_a_panel = WARP * layout.chunks
-        count, step = layout.side_pieces[1] // layout.lanes, layout.lanes // lanes_a_panel
+        count = layout.side_pieces[1] // layout.lanes
         tap_size = depth(work) * PANEL
         size = self.language.index(_static(dims.product(work.taps)) * tap_size)
         code.emit(f"const int from_panel = (int)lane / {lanes_a_panel}, from_piece = (int)lane % {lanes_a_panel};")
@@ -275,21 +277,33 @@ class TileContraction(TeamContraction):
         panel = f"({self.left} / {PANEL} + from_panel)"
         start_of_all = self.body.fresh_offset(work.b)
         begin = code.let(f"slot{work.b_slot} + {start_of_all} + {panel} * {size} + from_piece * {self.piece}", "right")
-        guards = [""] * count
-        if dims.exact_div(work.n, layout.tile[1]) is None:
+        guards, places = [""] * count, [self._panel_place(i * layout.panels_at_once) for i in range(count)]
+        if dims.exact_div(work.n, layout.results[1]) is None:
             panels = self.language.index(-(-_static(work.n) // PANEL))
             there = code.let(f"(int)({panels} - {self.left} / {PANEL})", "there")
-            guards = [f"from_panel + {i * step} < {there}" for i in range(count)]
+            guards = [f"from_panel + {on} < {there}" for on, _ in places]
         inside = f"along / {self.chunk} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
         tap = f" + now / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
 
         def write(stage: str) -> None:
-            for number, guard in enumerate(guards):
+            for number, (guard, (_, on)) in enumerate(zip(guards, places)):
                 place = f"{stage} + {start + number * layout.lanes} + to_piece"
-                source = f"{begin} + {number * step} * {size} + along * {PANEL}{tap}"
-                self._copy(place, source, guard, inside)
+                self._copy(place, f"{begin} + {on} * {size} + along * {PANEL}{tap}", guard, inside)
 
         return write
+
+    def _panel_place(self, step: int) -> tuple[str, str]:
+        """How far behind the first panel that a lane copies one is that is `step` panels further on in the tile: in its
+        half of the tile, and in memory. The second half of a paired tile has the columns of second sums."""
+        half, apart = self.ring.results[1] // PANEL, -(-_static(self.work.n) // PANEL)
+        if not self.work.paired or step + self.ring.panels_at_once <= half:
+            return str(step), str(step)
+        if step >= half:
+            return str(step - half), str(step - half + apart)
+        second = self.code.let(f"from_panel >= {half - step}", "second")
+        back = step - half
+        within, on = (self.code.let(f"{second} ? {back + more} : {step}", "on") for more in (0, apart))
+        return within, on
 
     def _copy(self, place: str, source: str, *guards: str, elements: str = "") -> None:
         """Of 16 bytes, or of so many `elements` where there are fewer."""
@@ -441,10 +455,13 @@ class TileContraction(TeamContraction):
                 first = f"split * {layout.share} + " if layout.splits > 1 else ""
                 row = code.let(f"{first}e / {columns}", "row")
                 axes[work.m_axis] = results.at_m(row, part)
-                axes[work.n_axis] = code.let(f"{self.left} + e % {columns}", "at")
+                axes[work.n_axis] = code.let(f"{self.left} + e % {layout.results[1]}", "at")
                 ends = zip((work.m_axis, work.n_axis), (work.m, work.n))
                 inside = " && ".join(f"{axes[axis]} < {self.record.dim(extent)}" for axis, extent in ends)
                 with self.body.scope(f"if ({inside})"):
+                    if work.paired:
+                        second = f"e % {columns} / {layout.results[1]}"
+                        axes[work.n_axis] = code.let(f"{axes[work.n_axis]} + {second} * {_static(work.n)}", "at")
                     place = f"shared_sums[{row} * {columns + PAD} + e % {columns}]"
                     code.emit(f"{place} = {self.made_sure(code.let(place, 'total'))};")
             code.emit(self.language.barrier())
@@ -457,6 +474,19 @@ def fits(work: Contraction, slots: Sequence[Slot]) -> bool:
     return known and all(slots[slot].aligned and is_aligned(line, work) for slot, line in sides)
 
 
+def most_unpaired(work: Contraction, slots: Sequence[Slot], warpgroups: bool) -> int | None:
+    """Of a paired contraction, the number of rows up to which a product and a map should be faster; None where they
+    always are, or have to do."""
+    whole = work.packed == PANEL and dims.exact_div(work.n, PANEL) is not None
+    if not (whole and team_contraction.takes(work) and fits(work, slots)):
+        return None
+    rows = rows_of(work)
+    if isinstance(rows, int):
+        return None if tile_of(work, rows, warpgroups) is None else 0
+    fewer = (most for most, guess in reversed(guesses_of(work)) if tile_of(work, guess, warpgroups) is None)
+    return next(fewer, 0)
+
+
 def _static(dim: Dim) -> int:
     assert isinstance(dim, int)  # asked by `takes` and `fits`
     return dim
@@ -465,8 +495,11 @@ def _static(dim: Dim) -> int:
 def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
 ) -> Shader:
-    """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
+    """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster, and of
+    paired ones. Raises CompileError for one of these that has no tile."""
     layout = tile_of(work, target.rows, target.warpgroups) if fits(work, slots) else None
+    if layout is None and work.paired:
+        raise CompileError(f"[{name}] expected a tile with the columns of both sums, got none for {target.rows} rows")
     if layout is None:
         return team_contraction.render(work, slots, bindings, name, target, language)
     return TileContraction(work, slots, language, target.rows, layout).shader(bindings, name)

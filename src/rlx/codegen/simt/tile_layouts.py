@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from rlx.codegen.simt.body import legal
-from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, is_of_bytes, is_of_float8, with_rows
+from rlx.codegen.simt.team_layouts import CHUNK, PAD, PANEL, WARP, Layout, is_of_bytes, is_of_float8, with_rows
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS
@@ -76,6 +77,7 @@ class TileLayout(Layout):
     together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
     splits     workgroups that share the sum along k: neighbours, which read one another's memory
     twice      whether warps have sums of a stage beside those of all
+    paired     whether the second half of the columns are those of second sums
     """
 
     depth: int = 2 * CHUNK
@@ -84,6 +86,7 @@ class TileLayout(Layout):
     chunk: int = CHUNK
     splits: int = 1
     twice: bool = False
+    paired: bool = False
 
     @property
     def group(self) -> int:
@@ -110,6 +113,16 @@ class TileLayout(Layout):
         """Pieces of 16 bytes that a stage has of the left side, and of the right one."""
         rows, columns = self.tile
         return rows * self.chunks * 4, columns * self.chunks * 4
+
+    @property
+    def results(self) -> tuple[int, int]:
+        rows, columns = self.tile
+        return rows, columns // 2 if self.paired else columns
+
+    @property
+    def panels_at_once(self) -> int:
+        """Panels of the right side that all lanes copy a stage of at once."""
+        return self.lanes // (WARP * self.chunks)
 
     @property
     def ring_bytes(self) -> int:
@@ -139,13 +152,14 @@ class TileLayout(Layout):
     @property
     def bands(self) -> int:
         """In how many bands of columns results are finished: as few as lanes can share evenly."""
-        possible = (count for count in (1, 3) if self.tile[1] % (8 * count) == 0)
-        return next((count for count in possible if self.lanes % (self.tile[1] // count) == 0), 0)
+        columns = self.results[1]
+        possible = (count for count in (1, 3) if columns % (8 * count) == 0)
+        return next((count for count in possible if self.lanes % (columns // count) == 0), 0)
 
     @property
     def is_possible(self) -> bool:
         """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
-        rows, columns = self.tile
+        rows, columns = self.results
         results = rows // self.parts * columns
         share = results // self.splits
         return (
@@ -158,6 +172,7 @@ class TileLayout(Layout):
             and results % (8 * self.lanes) == 0
             and rows // self.parts % self.splits == 0
             and (share % (8 * self.lanes) == 0 or share < 8 * self.lanes)
+            and columns % PANEL == 0
         )
 
 
@@ -231,6 +246,12 @@ def with_splits(layouts: tuple[TileLayout, ...]) -> tuple[TileLayout, ...]:
 SPLIT, SPLIT_PARTS, SPLIT_BYTES, SPLIT_FLOAT8 = map(with_splits, (LAYOUTS, PARTS, BYTES, FLOAT8))
 
 
+@lru_cache
+def _in_pairs(layouts: tuple[TileLayout, ...]) -> tuple[TileLayout, ...]:
+    """Those whose columns can be the same of both halves of a right side."""
+    return tuple(paired for layout in layouts if (paired := replace(layout, paired=True)).is_possible)
+
+
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
     """The layout that should take the least time, or None where operands had better come straight from memory. Dims of
     rows that only a run tells are taken to make so many `rows`; `warpgroups` tells that warps can make products
@@ -245,7 +266,7 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         least = FEWER_ROWS
     if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
-    instructions = instructions_of(work)
+    instructions = instructions_of(work) / (1 + work.paired)
 
     def key(layout: TileLayout) -> tuple[float, bool, int, int]:
         """Of layouts that the same caches hold up, first those that have more to hide waits with, then those that leave
@@ -255,12 +276,14 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         return clocks(known, layout, instructions), not layout.together, *shown
 
     if is_of_float8(work):
-        return min((*FLOAT8, *SPLIT_FLOAT8) if warpgroups else FLOAT8_ALONE, key=key)
-    if is_of_bytes(work):
-        return min((*BYTES, *SPLIT_BYTES) if warpgroups else BYTES_ALONE, key=key)
-    if work.float_parts:
-        return min((*PARTS, *SPLIT_PARTS) if warpgroups else PARTS, key=key)
-    return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
+        layouts = (*FLOAT8, *SPLIT_FLOAT8) if warpgroups else FLOAT8_ALONE
+    elif is_of_bytes(work):
+        layouts = (*BYTES, *SPLIT_BYTES) if warpgroups else BYTES_ALONE
+    elif work.float_parts:
+        layouts = (*PARTS, *SPLIT_PARTS) if warpgroups else PARTS
+    else:
+        layouts = (*LAYOUTS, *SPLIT) if warpgroups else ALONE
+    return min(_in_pairs(layouts) if work.paired else layouts, key=key)
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:
@@ -269,10 +292,10 @@ def is_smaller_left(work: Contraction, rows: int) -> bool:
     return _static(known.m) < _static(known.n)
 
 
-def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> float:
+def clocks(work: Contraction, layout: TileLayout, instructions: float = 0) -> float:
     """What a contraction of known dims takes, roughly: for each workgroup of a multiprocessor the most of what matrix
     units, workgroup memory and the common cache take, and for all that are there at once what they wait for.
-    `instructions` are those that an epilogue has for a result. The numbers are those with which this finds the fastest
+    `instructions` are those that an epilogue has for a sum. The numbers are those with which this finds the fastest
     of the layouts of twenty products that were measured on an H200."""
     rows, columns = layout.tile
     blocks = _blocks(work, layout)
@@ -322,7 +345,7 @@ def resident(layout: TileLayout) -> int:
 
 
 def instructions_of(work: Contraction) -> int:
-    """What an epilogue does to a sum."""
+    """What an epilogue does for a result."""
     bodies = [legal(stage.body) for stage in work.epilogue]
     return sum(node.kind in INSTRUCTIONS for node in ex.walk(bodies))
 

@@ -42,14 +42,16 @@ class TileResults:
 
     stages      of the epilogue, with bodies that the language can say
     top, left   the tile's first row and column
+    second      of a paired contraction, how many floats behind a sum the second one of its result is
     """
 
     def __init__(
-        self, work: Contraction, layout: TileLayout, body: Body, stages: Sequence[Store], top: str, left: str
-    ) -> None:
+        self, work: Contraction, layout: TileLayout, body: Body, stages: Sequence[Store], top: str, left: str,
+        second: int = 0,
+    ) -> None:  # fmt: skip
         self.work, self.layout, self.body, self.stages = work, layout, body, stages
         self.code, self.language = body.code, body.language
-        self.top, self.left = top, left
+        self.top, self.left, self.second = top, left, second
         wide = all(self._is_wide(stage.slot, stage.offset) for stage in stages)
         self.width = WIDTH if wide and dims.exact_div(work.n, WIDTH) is not None else 1
         loads = [node for node in ex.walk([stage.body for stage in stages]) if node.kind == "load"]
@@ -64,7 +66,7 @@ class TileResults:
         moving = [node for node in self.loads if self._moves_along_m(node)]
         words = sum(self._words(node) * (at_once if node in moving else 1) for node in self.loads)
         alone = layout.bands == layout.parts == 1 and passes == at_once and not self.work.float_parts
-        whole = dims.exact_div(self.work.n, layout.tile[1]) is not None
+        whole = dims.exact_div(self.work.n, layout.results[1]) is not None
         sums = layout.rows // 16 * (layout.columns // 8) * 4
         if not self.loads or not (alone and whole) or sums > MOST_SUMS or words > MOST_EARLY:
             return
@@ -83,7 +85,7 @@ class TileResults:
     def _passes(self) -> tuple[int, int, int]:
         """Lanes that have a row of a part, how many rows each of them has, and how many of these at once."""
         layout = self.layout
-        a_row = layout.tile[1] // max(layout.bands, 1) // self.width
+        a_row = layout.results[1] // max(layout.bands, 1) // self.width
         passes = max(1, layout.share * a_row // layout.lanes)
         return a_row, passes, next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
 
@@ -105,7 +107,7 @@ class TileResults:
             self._write_band(part, "0")
             return
         with self.body.scope(f"for (int band = 0; band < {bands}; band++)"):
-            self._write_band(part, f"band * {self.layout.tile[1] // bands}")
+            self._write_band(part, f"band * {self.layout.results[1] // bands}")
 
     def _write_band(self, part: int, first_column: str) -> None:
         """The same of some columns, from one on."""
@@ -115,7 +117,7 @@ class TileResults:
         own = f"(int)lane % {a_row} * {self.width}"
         column = code.let(own if first_column == "0" else f"{first_column} + {own}", "column")
         self.at_n = code.let(f"{self.left} + {column}", "at")
-        with self._guard(work.n, layout.tile[1], self.at_n):
+        with self._guard(work.n, layout.results[1], self.at_n):
             if not self.early:
                 self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
             first = code.fresh("first")
@@ -190,29 +192,36 @@ class TileResults:
 
     def _finish(self, place: str, at: str, pieces: dict[Expr, list[str]]) -> None:
         """A lane's neighbours of a row."""
-        code, body, work = self.code, self.body, self.work
+        body, work = self.body, self.work
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
-            splits = 1 if work.float_parts else self.layout.splits  # those are whole already
-            kind = "float" if work.dtype.is_float else "int"  # sums of integers lie there by their bits
-            if self.width == 1:
-                own = f"(const {kind}*)shared_sums + {place}"
-                sums = [f"sum_of_cluster<{splits}>({own})" if splits > 1 else f"*({own})"]
-            else:
-                places = [f"(const {kind}4*)(shared_sums + {place} + {4 * i})" for i in range(2)]
-                read = [f"sum_of_cluster<{splits}>({each})" if splits > 1 else f"*{each}" for each in places]
-                quads = [code.let(each, "quad") for each in read]
-                sums = [f"{quad}.{component}" for quad in quads for component in "xyzw"]
-            values = [self._values(number, total, pieces) for number, total in enumerate(sums)]
+            sums = [self._sums_at(place)]
+            if self.second:
+                sums.append(self._sums_at(f"{place} + {self.second}"))
+            values = [self._values(number, totals, pieces) for number, totals in enumerate(zip(*sums))]
             body.axes[work.n_axis] = self.at_n
             for stage, of_stage in zip(self.stages, zip(*values)):
                 self._store(stage, of_stage)
 
-    def _values(self, number: int, total: str, pieces: dict[Expr, list[str]]) -> list[Reg]:
-        """What each stage makes of a sum."""
+    def _sums_at(self, place: str) -> list[str]:
+        """A lane's neighbours of a row of sums, from a place on."""
+        work = self.work
+        splits = 1 if work.float_parts else self.layout.splits  # those are whole already
+        kind = "float" if work.dtype.is_float else "int"  # sums of integers lie there by their bits
+        if self.width == 1:
+            own = f"(const {kind}*)shared_sums + {place}"
+            return [f"sum_of_cluster<{splits}>({own})" if splits > 1 else f"*({own})"]
+        places = [f"(const {kind}4*)(shared_sums + {place} + {4 * i})" for i in range(2)]
+        read = [f"sum_of_cluster<{splits}>({each})" if splits > 1 else f"*{each}" for each in places]
+        quads = [self.code.let(each, "quad") for each in read]
+        return [f"{quad}.{component}" for quad in quads for component in "xyzw"]
+
+    def _values(self, number: int, totals: Sequence[str], pieces: dict[Expr, list[str]]) -> list[Reg]:
+        """What each stage makes of a sum, or of both sums of a result."""
         body, work = self.body, self.work
         body.axes[work.n_axis] = self.code.let(f"{self.at_n} + {number}", "at") if number else self.at_n
-        body.accumulated = Reg(self.code.let(self.language.rounded(work.dtype, total)), work.dtype, False)
+        regs = [Reg(self.code.let(self.language.rounded(work.dtype, each)), work.dtype, False) for each in totals]
+        body.accumulated, body.second = regs[0], regs[-1]
         for node, of_node in pieces.items():
             body.remember(node, self._element(node, of_node, number))
         return [body.gen(stage.body) for stage in self.stages]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import ClassVar, Self
 
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
@@ -46,7 +47,9 @@ class Contraction(Renderable):
     target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have. Where a
     position of `bounds` is not inside, its elements are zeros, and none is read. With `blocks` the right side is bytes
     of elements of few bits, of which k and n are whole; `packed` then means panels of them, and `b` says nothing.
-    A run has either no rows or more than `above`.
+    A run has either no rows or more than `above`; and at most `up_to`, if that is not 0.
+    A `paired` contraction has a packed right side of 2 · n columns, and of each result a second sum, of the column n
+    further on: `accumulated(dtype, second=True)`.
     """
 
     NO_SLOT: ClassVar[int] = -1
@@ -70,6 +73,8 @@ class Contraction(Renderable):
     bounds: tuple[Bound, ...] = ()
     blocks: Blocks | None = None
     above: int = 0
+    up_to: int = 0
+    paired: bool = False
 
     @property
     def m_axis(self) -> int:
@@ -86,6 +91,11 @@ class Contraction(Renderable):
     @property
     def k_axis(self) -> int:
         return len(self.batch) + 2 + len(self.taps)
+
+    @property
+    def columns(self) -> Dim:
+        """Those of the right side."""
+        return dims.mul(self.n, 2) if self.paired else self.n
 
     def extents(self) -> Shape:
         return (*self.batch, self.m, self.n, *self.taps, self.k)
@@ -122,7 +132,7 @@ class Contraction(Renderable):
         return self.blocks.element(self.b_slot, (self.packed, self.group), column, k, self.a_dtype)
 
     def as_nest(self) -> LoopNest:
-        """The same as a plain nest with one reduction: what any code generator can take."""
+        """The same as a plain nest with one reduction: what any code generator can take, of one that is not paired."""
         a = load(self.a_slot, self.a, self.a_dtype, self.guard())
         b = load(self.b_slot, self.b, self.b_dtype)
         if self.blocks is not None:

@@ -43,9 +43,9 @@ def temp(number: int, dtype: DType) -> Expr:
     return Expr("temp", dtype, (), number)
 
 
-def accumulated(dtype: DType) -> Expr:
-    """The contraction's sum at the current position, in an epilogue."""
-    return Expr("acc", dtype)
+def accumulated(dtype: DType, second: bool = False) -> Expr:
+    """The contraction's sum at the current position, in an epilogue; of a paired one its `second` sum too."""
+    return Expr("acc", dtype, (), 1 if second else None)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class _Writer:
             case "row" | "temp":
                 return f"s{node.attr}"
             case "acc":
-                return "sum"
+                return "second sum" if node.attr else "sum"
             case "load":
                 text = self.place(node.attr.slot, offset_of(node))
                 return f"({text} if {self.value(node.args[0])} else 0)" if node.attr.guarded else text
@@ -190,10 +190,11 @@ def _(work: Contraction, writer: _Writer) -> list[str]:
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
     over = ", ".join(f"a{n} in {extent}" for n, extent in summed)
     parts = " (as parts)" * work.float_parts
+    sums = f"sum, and second sum {work.n} columns further on," if work.paired else "sum"
     guard = work.guard()
     lines = [] if guard is None else writer.statements(guard)
     where = "" if guard is None else f" where {writer.value(guard)}"
-    lines.append(f"sum = {work.dtype.name} sum of {a} * {b}{parts} over {over}{where}")
+    lines.append(f"{sums} = {work.dtype.name} sum of {a} * {b}{parts} over {over}{where}")
     for store in work.epilogue:
         lines += writer.statements(store.body)
         lines.append(f"{writer.place(store.slot, store.offset)} = {writer.value(store.body)}")

@@ -22,6 +22,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
+from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Branch, ByThreads, Loop, LoopGroup
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import Scatter
@@ -204,6 +205,8 @@ class _Bodies:
         for node in ex.walk(list(work.bodies())):
             if node.kind == "axis" and not 0 <= node.attr < len(self.extents):
                 raise self._fail(f"expected an axis below {len(self.extents)}, got {node.attr}")
+            if node.kind == "acc" and node.attr and not (isinstance(work, Contraction) and work.paired):
+                raise self._fail("expected a second sum in the epilogue of a paired contraction, got one elsewhere")
         for place in (*work.reads(), *work.writes()):
             self._place(place)
         for node in work.loads():

@@ -51,18 +51,28 @@ class RowPrologues(KernelPass):
         assert isinstance(nest, LoopNest) and isinstance(work, Contraction)
         rows = product.slots[work.a_slot]
         kept = program.buffers[rows].kind != "temp" or len([k for k in program.main if rows in k.slots]) > 2
-        few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.m, most + 1), -1)), 0)
+        live = few(work.m, most)
         at = program.main.index(product)
-        program.main[at : at + 1] = [_merged(kernel, product, rows, kept, few, most)]
-        if few == 1:
+        program.main[at : at + 1] = [_merged(kernel, product, rows, kept, live, most)]
+        if live == 1:
             program.main.remove(kernel)
             return
-        many = dims.add(1, dims.mul(few, -1))
-        left = dataclasses.replace(_at_times(work, many), above=most)
+        rest = many(work.m, most)
+        left = dataclasses.replace(_at_times(work, rest), above=most)
         program.main.insert(at, dataclasses.replace(product, work=left))
-        outer = (dims.mul(nest.outer[0], many), *nest.outer[1:])
+        outer = (dims.mul(nest.outer[0], rest), *nest.outer[1:])
         start = program.main.index(kernel)
         program.main[start] = dataclasses.replace(kernel, work=dataclasses.replace(nest, outer=outer))
+
+
+def few(rows: Dim, most: int) -> Dim:
+    """1 if there are at most so many rows, else 0."""
+    return dims.maximum(dims.add(1, dims.mul(dims.floordiv(rows, most + 1), -1)), 0)
+
+
+def many(rows: Dim, most: int) -> Dim:
+    """1 if there are more rows, else 0."""
+    return dims.add(1, dims.mul(few(rows, most), -1))
 
 
 def _at_times(work: Contraction, live: Dim) -> Contraction:
@@ -115,7 +125,7 @@ def _reads_rows(product: Kernel, number: int, rows: Dim, length: Dim) -> bool:
     return fits and work.m == rows and work.k == length
 
 
-def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim, most: int) -> Kernel:
+def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, live: Dim, most: int) -> Kernel:
     nest, work = kernel.work, product.work
     assert isinstance(nest, LoopNest) and isinstance(work, Contraction)
     slots, writes = joined((product, kernel), inside=() if kept else (rows,))
@@ -127,6 +137,6 @@ def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim, mo
         statements = [dataclasses.replace(s, per_element=True) if isinstance(s, Store) else s for s in statements]
     made = dataclasses.replace(own, statements=(*statements, RowBuffer(store.body)))
     right = product_on_slots(work, product.slots, slots)
-    joined_product = _at_times(dataclasses.replace(right, a_slot=Contraction.NO_SLOT), few)
+    joined_product = _at_times(dataclasses.replace(right, a_slot=Contraction.NO_SLOT), live)
     names = tuple(dict.fromkeys((*kernel.sources, *product.sources)))
     return Kernel(f"{kernel.name}_{product.name}", RowProduct(made, joined_product, most), slots, writes, names)
