@@ -482,7 +482,6 @@ def all_int(shape: Sequence[Dim]) -> bool:
 
 def generate(seed: int, device: str = "", kind: str = "") -> Program:
     """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
-    """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
     convolutions, of gates or of encoders in bytes for the emulated device, whose kernels take a compiler a second each.
     `kind` is as in `asked.kind_of`."""
     maker = Maker(seed, has_dims=device == padded.NAME)
@@ -513,7 +512,8 @@ def generate(seed: int, device: str = "", kind: str = "") -> Program:
     return Program(graph, recipes, bindings, how, seed)
 
 
-from tools.fuzz import control, core, encoders, gates, nets, other, windows  # noqa: E402, F401  # they register families
+# they register families
+from tools.fuzz import control, core, encoders, gates, nets, other, windows  # noqa: E402, F401
 
 OF_EMULATED: dict[str, Family] = {"windows": windows.net_of_windows, "gates": gates.gate}
 """Those that programs have alone."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt import tile_contraction, tile_layouts
@@ -19,132 +19,31 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.maps import MOST_RANK, TileMap
+from rlx.codegen.simt.piped_results import (
+    COLUMNS,
+    READERS,
+    PipedLayout,
+    WaitingResults,
+    WarpResults,
+)
 from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, HALVES, MULTIPROCESSORS, PAD, PANEL, WARP, with_rows
 from rlx.codegen.simt.tile_contraction import TileContraction
-from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout, instructions_of, tile_of
-from rlx.codegen.simt.tile_results import TileResults
+from rlx.codegen.simt.tile_layouts import PIECE_BYTES, instructions_of, tile_of
+from rlx.codegen.simt.tile_results import WIDTH, stores_pieces
 from rlx.codegen.simt.writer import name_axes
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
-from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 
 GROUP = 4 * WARP
 """Lanes that bring operands, and of each half of those that multiply."""
-READERS = 2
-"""Groups that multiply."""
 BRINGING_REGISTERS, READING_REGISTERS = 24, 240
 """Of a lane."""
-ROWS = 16
-"""Of a warp's results that go through its own part of workgroup memory at once,"""
-COLUMNS = 64
-"""and columns."""
-ROWS_OF_A_LANE = 4
-"""In that, of eight columns."""
-MOST_EARLY = 80
-"""Words that lanes have registers for beside sums: of what results are made of."""
-COUNTER_BYTES = 8
 LINE = 64
 LINE_PIECES = 8
 """Elements along k of a stage, and pieces of 16 bytes that they are: what comes in one row of 128 bytes."""
-
-
-@dataclass(frozen=True)
-class PipedLayout(TileLayout):
-    """How eight warps compute a tile, with others that bring operands."""
-
-    @property
-    def counters(self) -> int:
-        """One for each stage that is full, and one for each that is empty."""
-        return 2 * self.stages
-
-    @property
-    def put_bytes(self) -> int:
-        """Of a warp's results that go through workgroup memory at once."""
-        return 4 * ROWS * (COLUMNS + PAD)
-
-    @property
-    def sums_bytes(self) -> int:
-        return self.put_bytes * 4 * READERS
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.ring_bytes + self.sums_bytes + COUNTER_BYTES * self.counters
-
-
-@dataclass
-class Part:
-    """Results of a lane: eight neighbours in each of some rows, or one, and pieces of what they are made of, by row.
-
-    column   its first one in the warp's part of workgroup memory, and `at_n` in the results
-    rows     in workgroup memory, and `at_m` in the results
-    """
-
-    column: str
-    at_n: str
-    rows: Sequence[str]
-    at_m: Sequence[str]
-    asked: Sequence[dict[Expr, list[str]]] = ()
-
-
-class WarpResults(TileResults):
-    """Writes what the epilogue makes of sums that a warp has put to its own part of workgroup memory, 16 rows and 64
-    columns at a time.
-
-    warp_row   the warp's first row of the tile
-    """
-
-    layout: PipedLayout
-    warp_row = "warp_row"
-
-    @property
-    def is_early(self) -> bool:
-        """Whether lanes have registers for all that results are made of, before there are sums."""
-        moving = [node for node in self.loads if self._moves_along_m(node)]
-        words = sum(self._words(node) * (ROWS_OF_A_LANE if node in moving else 1) for node in self.loads)
-        return bool(self.loads) and words * (self.layout.columns // COLUMNS) <= MOST_EARLY
-
-    def part(self, first_column: str, number: int, ask: bool, now: bool = False) -> Part:
-        """Those of a lane from a column of the tile on, and what they are made of, if `ask`: `now`, or where compilers
-        like. Of single elements there are several numbers."""
-        code, lanes = self.code, min(COLUMNS // self.width, WARP)
-        column = code.let(f"{number * lanes * self.width} + own % {lanes} * {self.width}", "column")
-        at_n = code.let(f"{self.left} + ({first_column} + {column})", "at")
-        step = WARP // lanes
-        rows = [code.let(f"own / {lanes} + {row}", "row") for row in range(0, ROWS, step)]
-        part = Part(column, at_n, rows, [code.let(f"{self.top} + ({self.warp_row} + {row})", "at") for row in rows])
-        if ask:
-            self.at_n = at_n
-            self.near = {node: self._pieces(node, now) for node in self.loads if not self._moves_along_m(node)}
-            part.asked = [self._ask(row, now) for row in part.at_m]
-        return part
-
-    @property
-    def parts(self) -> int:
-        """Of a lane, for columns that go through workgroup memory at once."""
-        return max(1, COLUMNS // self.width // WARP)
-
-    def write_part(self, part: Part) -> None:
-        """Values of all rows are made side by side, as nothing but stores asks whether there is such a row."""
-        work = self.work
-        self.at_n = part.at_n
-        with self._guard(work.n, self.layout.tile[1], self.at_n):
-            for row, at, pieces in zip(part.rows, part.at_m, part.asked):
-                self.body.axes[work.m_axis] = at
-                place = f"{row} * {COLUMNS + PAD} + {part.column}"
-                values = [self._values(number, total, pieces) for number, total in enumerate(self._totals(place))]
-                self.body.axes[work.n_axis] = self.at_n
-                with self._guard(work.m, self.layout.tile[0], at):
-                    for stage, of_stage in zip(self.stages, zip(*values)):
-                        self._store(stage, of_stage)
-
-    def _totals(self, place: str) -> list[str]:
-        if self.width == 1:
-            return [f"shared_sums[{place}]"]
-        quads = [self.code.let(f"*(const float4*)(shared_sums + {place} + {4 * i})", "quad") for i in range(2)]
-        return [f"{quad}.{component}" for quad in quads for component in "xyzw"]
 
 
 class PipedContraction(TileContraction):
@@ -191,7 +90,7 @@ class PipedContraction(TileContraction):
         name_axes(self.body, self.tiles, "tile", True)
         if self.rows_first:
             axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
-        rows, columns = layout.tile
+        rows, columns = layout.results
         self.top = code.let(f"{axes[work.m_axis]} * {self.language.index(rows)}", "top")
         self.left = code.let(f"{axes[work.n_axis]} * {self.language.index(columns)}", "left")
 
@@ -242,16 +141,23 @@ class PipedContraction(TileContraction):
         start = layout.side_pieces[0]
         if not work.packed:
             return self._tiles_of_rows(work.b_slot, work.b, work.n_axis, start)
-        chunks, panels = -(-_static(work.k) // CHUNK), -(-_static(work.n) // PANEL)
-        extents: list[Dim] = [LINE, PANEL // 2, panels, chunks]
+        chunks, halves = -(-_static(work.k) // CHUNK), 2 if work.paired else 1
+        panels, of_half = -(-_static(work.n) // PANEL), layout.results[1] // PANEL
+        extents: list[Dim] = [LINE, PANEL // 2, panels * halves, chunks]
         strides: list[Dim] = [LINE, CHUNK * PANEL * chunks, CHUNK * PANEL]
         axes = self._batch_axes(work.b, extents, strides)
-        box = (LINE, PANEL // 2, layout.tile[1] // PANEL, layout.chunks, *(1 for _ in axes))
-        number = self._map(work.b_slot, work.b, extents, strides, box)
+        at_once = 1 if work.paired else layout.chunks
+        number = self._map(
+            work.b_slot, work.b, extents, strides, (LINE, PANEL // 2, of_half, at_once, *(1 for _ in axes))
+        )
 
         def bring() -> None:
-            places = ["0", "0", f"(int){self.left} / {PANEL}", f"now * {layout.chunks}", *self._positions(axes)]
-            code.emit(f"bring_tile(map{number}, stage + {start}, counter, {', '.join(places)});")
+            for half in range(halves):
+                for chunk in range(0, layout.chunks, at_once):
+                    first = f"(int){self.left} / {PANEL} + {half * panels}"
+                    places = ["0", "0", first, f"now * {layout.chunks} + {chunk}", *self._positions(axes)]
+                    place = start + (chunk * layout.tile[1] // 2 + half * of_half * PANEL // 2) * LINE_PIECES
+                    code.emit(f"bring_tile(map{number}, stage + {place}, counter, {', '.join(places)});")
 
         return bring
 
@@ -292,34 +198,28 @@ class PipedContraction(TileContraction):
 
     def _read(self) -> None:
         """The tiles of a group that multiplies: half of the rows of each."""
-        work, code, layout, stages = self.work, self.code, self.ring, self.ring.stages
+        work, code, layout = self.work, self.code, self.ring
         code.emit(f"take_registers<{READING_REGISTERS}>();")
         if code.follows:
             code.emit("follow();")
         code.emit(f"const int warp = (int)lane / {WARP} - 4, reader = warp / 4;")
         ring = layout.ring_bytes // PIECE_BYTES
-        code.emit(f"float* const shared_sums = (float*)(dynamic_shared + {ring}) + warp * {layout.put_bytes // 4};")
+        place = f"(dynamic_shared + {ring}) + warp * {layout.put_bytes // (2 if layout.waits else 4)}"
+        kind, name = ("unsigned short", "waiting") if layout.waits else ("float", "shared_sums")
+        code.emit(f"{kind}* const {name} = ({kind}*){place};")
         code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp % 4 * 16;")
         code.emit("int used = 0;")
+        stores = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
+        if layout.waits:
+            self._read_and_wait(stores)
+            return
         code.emit("#pragma unroll 1")
         with self.body.scope(self._loop_over_tiles()):
             self._name_tile()
-            of_epilogue = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
-            results = WarpResults(work, layout, self.body, of_epilogue, self.top, self.left)
+            results = WarpResults(work, layout, self.body, stores, self.top, self.left)
             columns = [str(first) for first in range(0, layout.columns, COLUMNS)]
             early = [results.part(first, 0, True, now=True) for first in columns] if results.is_early else []
-            self._declare_sums()
-            code.emit("#pragma unroll 1")
-            with code.block(f"for (int step = 0; step < {self.steps}; step++, used++)"):
-                code.emit(f"await_phase(full + used % {stages}, used / {stages} & 1);")
-                pieces = sum(layout.side_pieces)
-                code.emit(f"const Piece* const from = dynamic_shared + used % {stages} * {pieces};")
-                self._multiply_together()
-                with code.block("if (step > 0)"):
-                    code.emit("await_products<1>();")
-                    self._give_back()
-            code.emit(f"await_products<0>(); {self._hold()}")
-            self._give_back()
+            self._sum()
             for number, first in enumerate(columns):
                 code.emit("__syncwarp();")
                 self._put_columns(int(first))
@@ -327,6 +227,59 @@ class PipedContraction(TileContraction):
                 for part in range(results.parts):
                     with self.body.scope(""):
                         results.write_part(early[number] if early else results.part(first, part, True))
+
+    def _read_and_wait(self, stores: Sequence[Store]) -> None:
+        """Sums of a tile wait in 16 bits, and are finished while the products of the next one run."""
+        code, layout, work, axes = self.code, self.ring, self.work, self.body.axes
+        units, batch = layout.units, range(len(work.batch))
+        second = layout.results[1] if work.paired else 0
+        results = WaitingResults(work, layout, self.body, stores, "old_top", "old_left", second)
+        for name in ("old_top", "old_left", *(f"old_axis{axis}" for axis in batch)):
+            code.emit(f"long long {name} = 0;")
+        code.emit(f"int unit = {units};")
+
+        def write(count: int) -> None:
+            with self.body.scope(f"if (unit < {units})"):
+                axes.update({axis: f"old_axis{axis}" for axis in batch})
+                code.emit("#pragma unroll")
+                with self.body.scope(f"for (int more = 0; more < {count}; more++)"):
+                    results.write_unit("(unit + more)")
+                code.emit(f"unit += {count};")
+
+        at_once = next(count for count in range(-(-units // self.steps), units + 1) if units % count == 0)
+        code.emit("#pragma unroll 1")
+        with self.body.scope(self._loop_over_tiles()):
+            self._name_tile()
+            named = {axis: axes[axis] for axis in batch}
+            self._sum(lambda: write(at_once))
+            code.emit("__syncwarp();")
+            self._put_halves()
+            code.emit("__syncwarp();")
+            code.emit(f"unit = 0, old_top = {self.top}, old_left = {self.left};")
+            for axis, name in named.items():
+                code.emit(f"old_axis{axis} = {name};")
+        last = next(count for count in (4, 3, 2, 1) if units % count == 0)
+        code.emit("#pragma unroll 1")
+        with self.body.scope(f"for (int rest = 0; rest < {units // last}; rest++)"):
+            write(last)
+
+    def _sum(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """All products of a tile, and what is done while those of each stage run."""
+        code, layout, stages = self.code, self.ring, self.ring.stages
+        self._declare_sums()
+        code.emit("#pragma unroll 1")
+        with self.body.scope(f"for (int step = 0; step < {self.steps}; step++, used++)"):
+            code.emit(f"await_phase(full + used % {stages}, used / {stages} & 1);")
+            pieces = sum(layout.side_pieces)
+            code.emit(f"const Piece* const from = dynamic_shared + used % {stages} * {pieces};")
+            self._multiply_together()
+            if meanwhile is not None:
+                meanwhile()
+            with code.block("if (step > 0)"):
+                code.emit("await_products<1>();")
+                self._give_back()
+        code.emit(f"await_products<0>(); {self._hold()}")
+        self._give_back()
 
     def _give_back(self) -> None:
         """Tells that the stage before is empty."""
@@ -356,6 +309,15 @@ class PipedContraction(TileContraction):
                 bits = [f"__float_as_uint({of}[{2 * half + (k ^ swap)}])" for k in range(2)]
                 self.code.emit(f"*(HalfPiece*)({place}) = HalfPiece{{{', '.join(bits)}}};")
 
+    def _put_halves(self) -> None:
+        """The same of all columns, rounded to 16 bits."""
+        for j in range(self.ring.columns // 8):
+            for half in range(2):
+                place = f"waiting + ({half * 8} + own / 4) * {self.ring.columns + PAD} + {j * 8} + own % 4 * 2"
+                swap = j % 2 if self.work.packed else 0
+                pair = ", ".join(f"sums[0][{j}][{2 * half + (k ^ swap)}]" for k in range(2))
+                self.code.emit(f"*(unsigned*)({place}) = pair_{self.work.dtype}({pair});")
+
 
 LAYOUTS = (
     PipedLayout(16, 192, (8, 1, 1), LINE, 4, together=True),
@@ -370,13 +332,20 @@ COLUMN_CLOCKS = 4.04
 BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 110
 """and what it takes until the first operands are there, what a result takes, and an instruction for one, as measured
 with ten products on an H200."""
+WAIT_CLOCKS = 400
+"""What it takes to put a tile's sums where they wait."""
 FAVOUR = 1.08
 """How much more than other layouts these may seem to take: prices of those of long sums are too low by more."""
 
 
 def takes(work: Contraction, language: Language) -> bool:
     """Whether maps can tell where both sides lie: rows and panels at fixed distances, of which no run moves any."""
-    halves = not work.paired and work.a_dtype in HALVES and work.a_dtype is work.b_dtype and not work.float_parts
+    halves = (
+        (not work.paired or work.dtype in HALVES)
+        and work.a_dtype in HALVES
+        and work.a_dtype is work.b_dtype
+        and not work.float_parts
+    )
     known = all(isinstance(d, int) for d in (work.k, work.n) if work.packed or d is work.k)
     moving: frozenset[str] = getattr(language, "moving", frozenset())
     still = not any(dims.symbols(dim) & moving for dim in work.dims())
@@ -386,13 +355,21 @@ def takes(work: Contraction, language: Language) -> bool:
     return halves and known and still and plain and of_batch
 
 
+def _tiles(work: Contraction, layout: PipedLayout) -> int:
+    rows, columns = layout.results
+    return math.prod(map(_static, work.batch)) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
+
+
 def clocks(work: Contraction, layout: PipedLayout) -> float:
     """What a contraction of known dims takes, roughly, as `tile_layouts.clocks` tells it of other layouts."""
     rows, columns = layout.tile
-    tiles = math.prod(map(_static, work.batch)) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
     step = max(columns * COLUMN_CLOCKS, (rows + columns) * LINE * work.a_dtype.itemsize / BROUGHT_A_CLOCK)
-    finished = rows * columns * (RESULT_CLOCKS + instructions_of(work) * INSTRUCTION_CLOCKS)
-    return BEGIN_CLOCKS + -(-tiles // MULTIPROCESSORS) * (-(-_static(work.k) // LINE) * step + finished)
+    results = math.prod(layout.results)
+    finished = results * (RESULT_CLOCKS + instructions_of(work) * INSTRUCTION_CLOCKS)
+    tiles, steps = -(-_tiles(work, layout) // MULTIPROCESSORS), -(-_static(work.k) // LINE)
+    if layout.waits:
+        return BEGIN_CLOCKS + steps * step + (tiles - 1) * max(steps * step + WAIT_CLOCKS, finished) + finished
+    return BEGIN_CLOCKS + tiles * (steps * step + finished)
 
 
 def layout_of(work: Contraction, target: Target, language: Language) -> PipedLayout | None:
@@ -402,7 +379,10 @@ def layout_of(work: Contraction, target: Target, language: Language) -> PipedLay
     known = with_rows(work, target.rows)
     if _static(known.m) < LEAST_ROWS or (other := tile_of(work, target.rows, True)) is None:
         return None
-    best = min(LAYOUTS, key=lambda layout: clocks(known, layout))
+    waits = work.dtype in HALVES and dims.exact_div(work.n, WIDTH) is not None
+    layouts = [replace(layout, paired=work.paired) for layout in LAYOUTS]
+    layouts = [*(() if work.paired else layouts), *(replace(each, waits=True) for each in layouts if waits)]
+    best = min(layouts, key=lambda layout: clocks(known, layout))
     return best if clocks(known, best) < FAVOUR * tile_layouts.clocks(known, other, instructions_of(work)) else None
 
 
@@ -411,7 +391,7 @@ def render(
 ) -> Shader:
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
     layout = layout_of(work, target, language) if tile_contraction.fits(work, slots) else None
-    if layout is None:
+    if layout is None or (layout.waits and not stores_pieces(work, slots)):
         return tile_contraction.render(work, slots, bindings, name, target, language)
     return PipedContraction(work, slots, language, target.rows, layout).shader(bindings, name)
 

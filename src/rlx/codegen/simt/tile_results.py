@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.cpp import WHOLE_BYTES, words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_layouts import PAD
@@ -35,6 +36,21 @@ PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.i32, *WHOLE_BYTES)
 def depends_on(line: Linear, axis: int) -> bool:
     """Whether what is not linear in an offset reads an axis."""
     return speaks_of((e for e, _ in line.others), axis)
+
+
+def _is_wide(work: Contraction, slots: Sequence[Slot], slot: int, line: Linear) -> bool:
+    """Whether neighbours along n are neighbours in memory, which begin at multiples of their bytes."""
+    place, n_axis = slots[slot], work.n_axis
+    if place.dtype not in PIECES or not place.aligned or line.coefficient(n_axis) != 1 or depends_on(line, n_axis):
+        return False
+    strides = [line.const, *(c for number, c in line.axes if number != n_axis), *(c for _, c in line.others)]
+    return all(dims.exact_div(c, WIDTH) is not None for c in strides)
+
+
+def stores_pieces(work: Contraction, slots: Sequence[Slot]) -> bool:
+    """Whether all that the epilogue stores is eight neighbours at a time."""
+    wide = all(_is_wide(work, slots, stage.slot, stage.offset) for stage in work.epilogue if isinstance(stage, Store))
+    return wide and dims.exact_div(work.n, WIDTH) is not None
 
 
 class TileResults:
@@ -93,12 +109,7 @@ class TileResults:
         return not node.attr.guarded and self._is_wide(node.attr.slot, offset_of(node))
 
     def _is_wide(self, slot: int, line: Linear) -> bool:
-        """Whether neighbours along n are neighbours in memory, which begin at multiples of their bytes."""
-        place, n_axis = self.body.slots[slot], self.work.n_axis
-        if place.dtype not in PIECES or not place.aligned or line.coefficient(n_axis) != 1 or depends_on(line, n_axis):
-            return False
-        strides = [line.const, *(c for number, c in line.axes if number != n_axis), *(c for _, c in line.others)]
-        return all(dims.exact_div(c, WIDTH) is not None for c in strides)
+        return _is_wide(self.work, self.body.slots, slot, line)
 
     def write(self, part: int) -> None:
         """What lanes have of a part of the rows, when all sums are there."""
@@ -192,16 +203,19 @@ class TileResults:
 
     def _finish(self, place: str, at: str, pieces: dict[Expr, list[str]]) -> None:
         """A lane's neighbours of a row."""
-        body, work = self.body, self.work
-        with self._guard(work.m, self.layout.tile[0], at):
-            body.axes[work.m_axis] = at
-            sums = [self._sums_at(place)]
-            if self.second:
-                sums.append(self._sums_at(f"{place} + {self.second}"))
-            values = [self._values(number, totals, pieces) for number, totals in enumerate(zip(*sums))]
-            body.axes[work.n_axis] = self.at_n
-            for stage, of_stage in zip(self.stages, zip(*values)):
+        with self._guard(self.work.m, self.layout.tile[0], at):
+            self.body.axes[self.work.m_axis] = at
+            for stage, of_stage in zip(self.stages, zip(*self._all_values(place, pieces))):
                 self._store(stage, of_stage)
+
+    def _all_values(self, place: str, pieces: dict[Expr, list[str]]) -> list[list[Reg]]:
+        """What each stage makes of the sums of a lane's neighbours."""
+        sums = [self._sums_at(place)]
+        if self.second:
+            sums.append(self._sums_at(f"{place} + {self.second}"))
+        values = [self._values(number, totals, pieces) for number, totals in enumerate(zip(*sums))]
+        self.body.axes[self.work.n_axis] = self.at_n
+        return values
 
     def _sums_at(self, place: str) -> list[str]:
         """A lane's neighbours of a row of sums, from a place on."""
@@ -220,11 +234,14 @@ class TileResults:
         """What each stage makes of a sum, or of both sums of a result."""
         body, work = self.body, self.work
         body.axes[work.n_axis] = self.code.let(f"{self.at_n} + {number}", "at") if number else self.at_n
-        regs = [Reg(self.code.let(self.language.rounded(work.dtype, each)), work.dtype, False) for each in totals]
+        regs = [Reg(self.code.let(self._rounded(each)), work.dtype, False) for each in totals]
         body.accumulated, body.second = regs[0], regs[-1]
         for node, of_node in pieces.items():
             body.remember(node, self._element(node, of_node, number))
         return [body.gen(stage.body) for stage in self.stages]
+
+    def _rounded(self, total: str) -> str:
+        return self.language.rounded(self.work.dtype, total)
 
     def _store(self, stage: Store, values: Sequence[Reg]) -> None:
         if self.width == 1:
