@@ -1,9 +1,11 @@
-"""Large contractions of 16-bit floats on Hopper's matrix units: of a workgroup's three groups of four warps one brings
-tiles of both sides to a ring of stages in workgroup memory, and two multiply.
+"""Large contractions of 16-bit floats on Hopper's matrix units: of a workgroup's groups of four warps one brings tiles
+of both sides to a ring of stages in workgroup memory, and two multiply.
 
 The copy engine brings tiles, asked by one lane, and counters tell which stages are full and which are empty: nothing
 waits for a barrier of all, and the next tile's operands come while results are finished. There are as many workgroups
-as multiprocessors, which go from tile to tile.
+as multiprocessors, which go from tile to tile. Warps that multiply are held up by matrix units most of the time. So
+where there are several tiles for each workgroup, a fourth group finishes results meanwhile, of sums that were put to
+workgroup memory in 16 bits.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ from rlx.kernel.ir.loops import Store
 GROUP = 4 * WARP
 """Lanes that bring operands, and of each half of those that multiply."""
 BRINGING_REGISTERS, READING_REGISTERS = 24, 240
-"""Of a lane."""
+"""Of a lane,"""
+BESIDE_FINISHING = 160
+"""and of one that multiplies beside others that finish results, and of these."""
 LINE = 64
 LINE_PIECES = 8
 """Elements along k of a stage, and pieces of 16 bytes that they are: what comes in one row of 128 bytes."""
@@ -59,7 +63,7 @@ class PipedContraction(TileContraction):
         self.grid = (dims.minimum(dims.product(self.tiles), MULTIPROCESSORS),)
         self.code.follows = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
         self.code.alone = True
-        self.lanes = GROUP * (1 + READERS)
+        self.lanes = GROUP * (1 + READERS + layout.waits)
 
     def write(self) -> Dim:
         """All tiles of a workgroup."""
@@ -70,16 +74,25 @@ class PipedContraction(TileContraction):
         place = f"dynamic_shared + {(layout.ring_bytes + layout.sums_bytes) // PIECE_BYTES}"
         code.emit(f"unsigned long long* const full = (unsigned long long*)({place});")
         code.emit(f"unsigned long long* const empty = full + {layout.stages};")
+        if layout.waits:
+            code.emit(f"unsigned long long* const put = empty + {layout.stages}, * const done = put + 1;")
         with code.block("if (lane == 0)"):
             with code.block(f"for (int stage = 0; stage < {layout.stages}; stage++)"):
                 code.emit("count_arrivals(full + stage, 1);")
                 code.emit(f"count_arrivals(empty + stage, {4 * READERS});")
+            if layout.waits:
+                code.emit(f"count_arrivals(put, {4 * READERS});")
+                code.emit("count_arrivals(done, 4);")
             code.emit("show_to_warpgroups();")
         code.emit(self.language.barrier())
         with self.body.scope(f"if (lane < {GROUP})"):
             self._bring()
-        with self.body.scope("else"):
+        of_readers = f"else if (lane < {GROUP * (1 + READERS)})" if layout.waits else "else"
+        with self.body.scope(of_readers):
             self._read()
+        if layout.waits:
+            with self.body.scope("else"):
+                self._finish_all()
         rows, columns = layout.tile
         each = dims.add(dims.mul(self.steps, layout.depth), rows * columns)
         return dims.mul(dims.ceildiv(dims.product(self.tiles), MULTIPROCESSORS), each)
@@ -196,75 +209,87 @@ class PipedContraction(TileContraction):
 
     # multiplying
 
+    def _stores(self) -> list[Store]:
+        return [stage for stage in nests.legal_stages(self.work.epilogue) if isinstance(stage, Store)]
+
+    def _enter(self, registers: int) -> None:
+        self.code.emit(f"take_registers<{registers}>();")
+        if self.code.follows:
+            self.code.emit("follow();")
+
     def _read(self) -> None:
         """The tiles of a group that multiplies: half of the rows of each."""
-        work, code, layout = self.work, self.code, self.ring
-        code.emit(f"take_registers<{READING_REGISTERS}>();")
-        if code.follows:
-            code.emit("follow();")
+        code, layout = self.code, self.ring
+        self._enter(BESIDE_FINISHING if layout.waits else READING_REGISTERS)
         code.emit(f"const int warp = (int)lane / {WARP} - 4, reader = warp / 4;")
-        ring = layout.ring_bytes // PIECE_BYTES
-        place = f"(dynamic_shared + {ring}) + warp * {layout.put_bytes // (2 if layout.waits else 4)}"
+        if not layout.waits:
+            code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp % 4 * 16;")
+        self._name_place("warp")
+        code.emit("int used = 0, number = 0;")
+        code.emit("#pragma unroll 1")
+        with self.body.scope(self._loop_over_tiles()):
+            if layout.waits:
+                self._sum()
+                code.emit("if (number > 0) await_phase(done, number - 1 & 1);")
+                self._put_halves()
+                code.emit("__syncwarp();")
+                code.emit("if (own == 0) arrive(put);")
+                code.emit("number++;")
+            else:
+                self._finish_own()
+
+    def _name_place(self, warp: str) -> None:
+        """Where a warp's sums are."""
+        layout = self.ring
         kind, name = ("unsigned short", "waiting") if layout.waits else ("float", "shared_sums")
-        code.emit(f"{kind}* const {name} = ({kind}*){place};")
-        code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp % 4 * 16;")
-        code.emit("int used = 0;")
-        stores = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
-        if layout.waits:
-            self._read_and_wait(stores)
-            return
+        of_a_warp = layout.put_bytes // (2 if layout.waits else 4)
+        place = f"(dynamic_shared + {layout.ring_bytes // PIECE_BYTES}) + {warp} * {of_a_warp}"
+        self.code.emit(f"{kind}* const {name} = ({kind}*){place};")
+
+    def _finish_own(self) -> None:
+        """A tile whose results are finished by the warps that have its sums."""
+        layout, code = self.ring, self.code
+        self._name_tile()
+        results = WarpResults(self.work, layout, self.body, self._stores(), self.top, self.left)
+        columns = [str(first) for first in range(0, layout.columns, COLUMNS)]
+        early = [results.part(first, 0, True, now=True) for first in columns] if results.is_early else []
+        self._sum()
+        for number, first in enumerate(columns):
+            code.emit("__syncwarp();")
+            self._put_columns(int(first))
+            code.emit("__syncwarp();")
+            for part in range(results.parts):
+                with self.body.scope(""):
+                    results.write_part(early[number] if early else results.part(first, part, True))
+
+    def _finish_all(self) -> None:
+        """The tiles of the group that finishes results, while the next tile's products run."""
+        code, layout, work = self.code, self.ring, self.work
+        self._enter(BESIDE_FINISHING)
+        code.emit(f"const int warp = (int)lane / {WARP} - {4 * (1 + READERS)};")
+        code.emit("int number = 0;")
+        at_once = next(count for count in (4, 3, 2, 1) if layout.units % count == 0)
         code.emit("#pragma unroll 1")
         with self.body.scope(self._loop_over_tiles()):
             self._name_tile()
-            results = WarpResults(work, layout, self.body, stores, self.top, self.left)
-            columns = [str(first) for first in range(0, layout.columns, COLUMNS)]
-            early = [results.part(first, 0, True, now=True) for first in columns] if results.is_early else []
-            self._sum()
-            for number, first in enumerate(columns):
-                code.emit("__syncwarp();")
-                self._put_columns(int(first))
-                code.emit("__syncwarp();")
-                for part in range(results.parts):
-                    with self.body.scope(""):
-                        results.write_part(early[number] if early else results.part(first, part, True))
-
-    def _read_and_wait(self, stores: Sequence[Store]) -> None:
-        """Sums of a tile wait in 16 bits, and are finished while the products of the next one run."""
-        code, layout, work, axes = self.code, self.ring, self.work, self.body.axes
-        units, batch = layout.units, range(len(work.batch))
-        second = layout.results[1] if work.paired else 0
-        results = WaitingResults(work, layout, self.body, stores, "old_top", "old_left", second)
-        for name in ("old_top", "old_left", *(f"old_axis{axis}" for axis in batch)):
-            code.emit(f"long long {name} = 0;")
-        code.emit(f"int unit = {units};")
-
-        def write(count: int) -> None:
-            with self.body.scope(f"if (unit < {units})"):
-                axes.update({axis: f"old_axis{axis}" for axis in batch})
-                code.emit("#pragma unroll")
-                with self.body.scope(f"for (int more = 0; more < {count}; more++)"):
-                    results.write_unit("(unit + more)")
-                code.emit(f"unit += {count};")
-
-        at_once = next(count for count in range(-(-units // self.steps), units + 1) if units % count == 0)
-        code.emit("#pragma unroll 1")
-        with self.body.scope(self._loop_over_tiles()):
-            self._name_tile()
-            named = {axis: axes[axis] for axis in batch}
-            self._sum(lambda: write(at_once))
+            second = layout.results[1] if work.paired else 0
+            results = WaitingResults(work, layout, self.body, self._stores(), self.top, self.left, second)
+            code.emit("await_phase(put, number & 1);")
+            code.emit("#pragma unroll 1")
+            with self.body.scope(f"for (int reader = 0; reader < {READERS}; reader++)"):
+                code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp * 16;")
+                self._name_place("(reader * 4 + warp)")
+                code.emit("#pragma unroll 1")
+                with self.body.scope(f"for (int unit = 0; unit < {layout.units}; unit += {at_once})"):
+                    code.emit("#pragma unroll")
+                    with self.body.scope(f"for (int more = 0; more < {at_once}; more++)"):
+                        results.write_unit("(unit + more)")
             code.emit("__syncwarp();")
-            self._put_halves()
-            code.emit("__syncwarp();")
-            code.emit(f"unit = 0, old_top = {self.top}, old_left = {self.left};")
-            for axis, name in named.items():
-                code.emit(f"old_axis{axis} = {name};")
-        last = next(count for count in (4, 3, 2, 1) if units % count == 0)
-        code.emit("#pragma unroll 1")
-        with self.body.scope(f"for (int rest = 0; rest < {units // last}; rest++)"):
-            write(last)
+            code.emit("if (own == 0) arrive(done);")
+            code.emit("number++;")
 
-    def _sum(self, meanwhile: Callable[[], None] | None = None) -> None:
-        """All products of a tile, and what is done while those of each stage run."""
+    def _sum(self) -> None:
+        """All products of a tile."""
         code, layout, stages = self.code, self.ring, self.ring.stages
         self._declare_sums()
         code.emit("#pragma unroll 1")
@@ -273,8 +298,6 @@ class PipedContraction(TileContraction):
             pieces = sum(layout.side_pieces)
             code.emit(f"const Piece* const from = dynamic_shared + used % {stages} * {pieces};")
             self._multiply_together()
-            if meanwhile is not None:
-                meanwhile()
             with code.block("if (step > 0)"):
                 code.emit("await_products<1>();")
                 self._give_back()
@@ -334,7 +357,9 @@ BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 110
 with ten products on an H200."""
 WAIT_CLOCKS = 400
 """What it takes to put a tile's sums where they wait."""
-FAVOUR = 1.08
+MOST_WAITING = 192
+"""Columns of tiles whose sums leave registers to a fourth group."""
+FAVOUR = 1.1
 """How much more than other layouts these may seem to take: prices of those of long sums are too low by more."""
 
 
@@ -368,6 +393,7 @@ def clocks(work: Contraction, layout: PipedLayout) -> float:
     finished = results * (RESULT_CLOCKS + instructions_of(work) * INSTRUCTION_CLOCKS)
     tiles, steps = -(-_tiles(work, layout) // MULTIPROCESSORS), -(-_static(work.k) // LINE)
     if layout.waits:
+        finished *= READERS  # by half of the warps
         return BEGIN_CLOCKS + steps * step + (tiles - 1) * max(steps * step + WAIT_CLOCKS, finished) + finished
     return BEGIN_CLOCKS + tiles * (steps * step + finished)
 
@@ -381,9 +407,14 @@ def layout_of(work: Contraction, target: Target, language: Language) -> PipedLay
         return None
     waits = work.dtype in HALVES and dims.exact_div(work.n, WIDTH) is not None
     layouts = [replace(layout, paired=work.paired) for layout in LAYOUTS]
-    layouts = [*(() if work.paired else layouts), *(replace(each, waits=True) for each in layouts if waits)]
-    best = min(layouts, key=lambda layout: clocks(known, layout))
-    return best if clocks(known, best) < FAVOUR * tile_layouts.clocks(known, other, instructions_of(work)) else None
+    waiting = [replace(each, waits=True) for each in layouts if waits and each.columns <= MOST_WAITING]
+    layouts = [*(() if work.paired else layouts), *waiting]
+    best = min(layouts, key=lambda layout: clocks(known, layout), default=None)
+    return (
+        best
+        if best and clocks(known, best) < FAVOUR * tile_layouts.clocks(known, other, instructions_of(work))
+        else None
+    )
 
 
 def render(

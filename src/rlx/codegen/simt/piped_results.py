@@ -27,15 +27,15 @@ COUNTER_BYTES = 8
 class PipedLayout(TileLayout):
     """How eight warps compute a tile, with others that bring operands.
 
-    waits   whether results wait in 16 bits until the next tile's products run
+    waits   whether sums wait in 16 bits for others that finish results while the next tile's products run
     """
 
     waits: bool = False
 
     @property
     def counters(self) -> int:
-        """One for each stage that is full, and one for each that is empty."""
-        return 2 * self.stages
+        """One for each stage that is full, one for each that is empty, and two for sums that wait."""
+        return 2 * self.stages + 2
 
     @property
     def put_bytes(self) -> int:
