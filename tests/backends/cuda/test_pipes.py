@@ -38,7 +38,7 @@ def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> P
     layout: PipedLayout = request.param
 
     def layout_of(work: Contraction, target: object, language: object) -> PipedLayout | None:
-        taken = piped_contraction.takes(work, CUDA) and (layout.waits or not work.paired)
+        taken = piped_contraction.takes(work, CUDA)
         return replace(layout, paired=work.paired) if taken else None
 
     monkeypatch.setattr(piped_contraction, "layout_of", layout_of)
@@ -104,7 +104,7 @@ def test_weights_that_a_batch_has_one_of_for_each(layout: PipedLayout, driver: E
 
 
 def test_both_sides_of_gates(layout: PipedLayout, driver: EmulatedDriver) -> None:
-    """Where sums wait, one kernel has both of a result: as the unpaired program does, to the bit."""
+    """One kernel has both sums of a result."""
     graph = Graph("gate")
     x = graph.input("x", ("m", 64), "f16")
     gate, up = x @ graph.param("gate", (64, 104), "f16"), x @ graph.param("up", (64, 104), "f16")

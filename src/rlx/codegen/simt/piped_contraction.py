@@ -30,7 +30,7 @@ from rlx.codegen.simt.piped_results import (
 )
 from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, HALVES, MULTIPROCESSORS, PAD, PANEL, WARP, with_rows
 from rlx.codegen.simt.tile_contraction import TileContraction
-from rlx.codegen.simt.tile_layouts import PIECE_BYTES, instructions_of, tile_of
+from rlx.codegen.simt.tile_layouts import PIECE_BYTES, SHARED_BYTES, instructions_of, tile_of
 from rlx.codegen.simt.tile_results import WIDTH, stores_pieces
 from rlx.codegen.simt.writer import name_axes
 from rlx.ir import dim as dims
@@ -235,14 +235,21 @@ class PipedContraction(TileContraction):
                 code.emit("__syncwarp();")
                 code.emit("if (own == 0) arrive(put);")
                 code.emit("number++;")
+            elif layout.in_halves:
+                self._name_tile()
+                self._sum()
+                code.emit("__syncwarp();")
+                self._put_halves()
+                code.emit("__syncwarp();")
+                self._finish_waiting()
             else:
                 self._finish_own()
 
     def _name_place(self, warp: str) -> None:
         """Where a warp's sums are."""
         layout = self.ring
-        kind, name = ("unsigned short", "waiting") if layout.waits else ("float", "shared_sums")
-        of_a_warp = layout.put_bytes // (2 if layout.waits else 4)
+        kind, name = ("unsigned short", "waiting") if layout.in_halves else ("float", "shared_sums")
+        of_a_warp = layout.put_bytes // (2 if layout.in_halves else 4)
         place = f"(dynamic_shared + {layout.ring_bytes // PIECE_BYTES}) + {warp} * {of_a_warp}"
         self.code.emit(f"{kind}* const {name} = ({kind}*){place};")
 
@@ -264,29 +271,34 @@ class PipedContraction(TileContraction):
 
     def _finish_all(self) -> None:
         """The tiles of the group that finishes results, while the next tile's products run."""
-        code, layout, work = self.code, self.ring, self.work
+        code, layout = self.code, self.ring
         self._enter(BESIDE_FINISHING)
         code.emit(f"const int warp = (int)lane / {WARP} - {4 * (1 + READERS)};")
         code.emit("int number = 0;")
-        at_once = next(count for count in (4, 3, 2, 1) if layout.units % count == 0)
         code.emit("#pragma unroll 1")
         with self.body.scope(self._loop_over_tiles()):
             self._name_tile()
-            second = layout.results[1] if work.paired else 0
-            results = WaitingResults(work, layout, self.body, self._stores(), self.top, self.left, second)
             code.emit("await_phase(put, number & 1);")
             code.emit("#pragma unroll 1")
             with self.body.scope(f"for (int reader = 0; reader < {READERS}; reader++)"):
                 code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp * 16;")
                 self._name_place("(reader * 4 + warp)")
-                code.emit("#pragma unroll 1")
-                with self.body.scope(f"for (int unit = 0; unit < {layout.units}; unit += {at_once})"):
-                    code.emit("#pragma unroll")
-                    with self.body.scope(f"for (int more = 0; more < {at_once}; more++)"):
-                        results.write_unit("(unit + more)")
+                self._finish_waiting()
             code.emit("__syncwarp();")
             code.emit("if (own == 0) arrive(done);")
             code.emit("number++;")
+
+    def _finish_waiting(self) -> None:
+        """Results of a warp's sums in 16 bits."""
+        code, layout, work = self.code, self.ring, self.work
+        second = layout.results[1] if work.paired else 0
+        results = WaitingResults(work, layout, self.body, self._stores(), self.top, self.left, second)
+        at_once = next(count for count in (4, 3, 2, 1) if layout.units % count == 0)
+        code.emit("#pragma unroll 1")
+        with self.body.scope(f"for (int unit = 0; unit < {layout.units}; unit += {at_once})"):
+            code.emit("#pragma unroll")
+            with self.body.scope(f"for (int more = 0; more < {at_once}; more++)"):
+                results.write_unit("(unit + more)")
 
     def _sum(self) -> None:
         """All products of a tile."""
@@ -405,10 +417,10 @@ def layout_of(work: Contraction, target: Target, language: Language) -> PipedLay
     known = with_rows(work, target.rows)
     if _static(known.m) < LEAST_ROWS or (other := tile_of(work, target.rows, True)) is None:
         return None
-    waits = work.dtype in HALVES and dims.exact_div(work.n, WIDTH) is not None
-    layouts = [replace(layout, paired=work.paired) for layout in LAYOUTS]
-    waiting = [replace(each, waits=True) for each in layouts if waits and each.columns <= MOST_WAITING]
-    layouts = [*(() if work.paired else layouts), *waiting]
+    pieces = work.dtype in HALVES and dims.exact_div(work.n, WIDTH) is not None
+    layouts = [replace(layout, paired=work.paired) for layout in LAYOUTS if pieces or not work.paired]
+    layouts = [layout for layout in layouts if layout.shared_bytes <= SHARED_BYTES]
+    layouts += [replace(each, waits=True) for each in layouts if pieces and each.columns <= MOST_WAITING]
     best = min(layouts, key=lambda layout: clocks(known, layout), default=None)
     return (
         best
@@ -422,7 +434,7 @@ def render(
 ) -> Shader:
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
     layout = layout_of(work, target, language) if tile_contraction.fits(work, slots) else None
-    if layout is None or (layout.waits and not stores_pieces(work, slots)):
+    if layout is None or (layout.in_halves and not stores_pieces(work, slots)):
         return tile_contraction.render(work, slots, bindings, name, target, language)
     return PipedContraction(work, slots, language, target.rows, layout).shader(bindings, name)
 

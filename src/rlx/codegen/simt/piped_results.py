@@ -38,9 +38,14 @@ class PipedLayout(TileLayout):
         return 2 * self.stages + 2
 
     @property
+    def in_halves(self) -> bool:
+        """Whether sums are put to workgroup memory in 16 bits, all of a tile at once."""
+        return self.waits or self.paired
+
+    @property
     def put_bytes(self) -> int:
         """Of a warp's results that go through workgroup memory at once."""
-        return 2 * ROWS * (self.columns + PAD) if self.waits else 4 * ROWS * (COLUMNS + PAD)
+        return 2 * ROWS * (self.columns + PAD) if self.in_halves else 4 * ROWS * (COLUMNS + PAD)
 
     @property
     def units(self) -> int:
