@@ -364,15 +364,17 @@ BROUGHT_A_CLOCK = 38
 """Bytes of tiles that come to a multiprocessor,"""
 COLUMN_CLOCKS = 4.04
 """what matrix units take for a column of a tile in a step,"""
-BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 110
+BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 140
 """and what it takes until the first operands are there, what a result takes, and an instruction for one, as measured
 with ten products on an H200."""
 WAIT_CLOCKS = 400
 """What it takes to put a tile's sums where they wait."""
 MOST_WAITING = 192
 """Columns of tiles whose sums leave registers to a fourth group."""
-FAVOUR = 1.1
-"""How much more than other layouts these may seem to take: prices of those of long sums are too low by more."""
+BY_ONE_GROUP = 2.5
+"""How much longer results take a group by itself than two: each scheduler has one warp of it."""
+FAVOUR, LONG = 1.1, 1024
+"""How much more than other layouts these may seem to take with sums so long: prices of others are too low by more."""
 
 
 def takes(work: Contraction, language: Language) -> bool:
@@ -405,7 +407,7 @@ def clocks(work: Contraction, layout: PipedLayout) -> float:
     finished = results * (RESULT_CLOCKS + instructions_of(work) * INSTRUCTION_CLOCKS)
     tiles, steps = -(-_tiles(work, layout) // MULTIPROCESSORS), -(-_static(work.k) // LINE)
     if layout.waits:
-        finished *= READERS  # by half of the warps
+        finished *= BY_ONE_GROUP
         return BEGIN_CLOCKS + steps * step + (tiles - 1) * max(steps * step + WAIT_CLOCKS, finished) + finished
     return BEGIN_CLOCKS + tiles * (steps * step + finished)
 
@@ -422,11 +424,10 @@ def layout_of(work: Contraction, target: Target, language: Language) -> PipedLay
     layouts = [layout for layout in layouts if layout.shared_bytes <= SHARED_BYTES]
     layouts += [replace(each, waits=True) for each in layouts if pieces and each.columns <= MOST_WAITING]
     best = min(layouts, key=lambda layout: clocks(known, layout), default=None)
-    return (
-        best
-        if best and clocks(known, best) < FAVOUR * tile_layouts.clocks(known, other, instructions_of(work))
-        else None
-    )
+    if best is None:
+        return None
+    favour = FAVOUR if _static(work.k) >= LONG else 1
+    return best if clocks(known, best) < favour * tile_layouts.clocks(known, other, instructions_of(work)) else None
 
 
 def render(
