@@ -24,7 +24,7 @@ from codegen.simt.kernel_cases import KernelCase, kernel_cases
 from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx import ops
-from rlx.codegen.simt import fma_layouts, tile_layouts
+from rlx.codegen.simt import fma_layouts, piped_contraction, tile_layouts
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -32,7 +32,7 @@ from rlx.runtime.session import Precision
 from support import assert_close
 from tools.fuzz import check, generate, tiles
 
-GROUPS = ("fused", "attention", "tiles", "rows", "decoder", "random", "kernels", "ops")
+GROUPS = ("pipes", "fused", "attention", "tiles", "rows", "decoder", "random", "kernels", "ops")
 TOLERANCES = {"f16": 4e-3, "bf16": 3e-2, "f32": 1e-4}
 """Of results, as parts of the greatest of them."""
 
@@ -150,6 +150,29 @@ def of_bytes() -> Graph:
     return graph
 
 
+def in_pipes() -> Iterator[Trial]:
+    """Large products by the copy engine, of more tiles than there are multiprocessors, and gates."""
+
+    def gate() -> Graph:
+        graph = Graph("gate")
+        x = graph.input("x", (2100, 128), "bf16")
+        sides = [x @ fused_graphs.weight(graph, name, 128, 1000, dtype="bf16") for name in ("gate", "up")]
+        graph.output((ops.silu(sides[0]) * sides[1]).cast("f32"), name="y")
+        return graph
+
+    for layout in piped_contraction.LAYOUTS:
+        for waits in (False, True)[: 1 + (layout.columns <= piped_contraction.MOST_WAITING)]:
+            for kind, make in (("gate", gate), ("product", lambda: product(4100, 128, 1000, "bf16"))):
+
+                def run(times: int, shared: bool, make: Any = make, layout: Any = replace(layout, waits=waits)) -> None:
+                    with tiles.forced(layout):
+                        graph = make()
+                        drawn = {value.name: _drawn(value) for value in graph.inputs}
+                        held(graph, drawn, times, shared, TOLERANCES["bf16"])
+
+                yield Trial(f"pipes/{kind} {layout.columns}{' waits' * waits}", run)
+
+
 def in_tiles() -> Iterator[Trial]:
     of = tile_layouts
     kinds: dict[str, tuple[Any, Precision, tuple[TileLayout, ...], str]] = {
@@ -254,5 +277,5 @@ def _case(case: Case | KernelCase, times: int, only_shared: bool) -> None:
 
 def trials() -> Iterator[Trial]:
     """All, those of the kernels that are the most intricate first."""
-    for each in (fused, attention, in_tiles, few_rows, decoders, at_random, of_cases):
+    for each in (in_pipes, fused, attention, in_tiles, few_rows, decoders, at_random, of_cases):
         yield from each()

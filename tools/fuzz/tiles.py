@@ -64,8 +64,14 @@ def forced(layout: TileLayout | None = None) -> Iterator[None]:
         if layout is not None:
             fma_tile.fma_layout_of = lambda work, rows, clusters: layout
             tile_contraction.tile_of = lambda work, rows, warpgroups=False: layout
-            piped_contraction.layout_of = lambda work, target, language: None
+            piped_contraction.layout_of = lambda work, target, language: _only(layout, work, language)
         yield
+
+
+def _only(layout: TileLayout, work: Contraction, language: Language) -> PipedLayout | None:
+    if not (isinstance(layout, PipedLayout) and piped_contraction.takes(work, language)):
+        return None
+    return replace(layout, paired=work.paired)
 
 
 def _of_a_device(work: Contraction, warpgroups: bool) -> Sequence[TileLayout]:
