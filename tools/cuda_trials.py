@@ -80,7 +80,9 @@ def held(
 
 def has_shared(compiled: Any) -> bool:
     """Whether kernels of a program have workgroup memory."""
-    return any("shared" in text.lower() for text in compiled.program.executable.plan.module.kernels.values())
+    executable = compiled.program.executable
+    plan = getattr(executable, "inner", executable).plan
+    return any("shared" in text.lower() for text in plan.module.kernels.values())
 
 
 def fused() -> Iterator[Trial]:
@@ -162,10 +164,11 @@ def in_pipes() -> Iterator[Trial]:
 
     for layout in piped_contraction.LAYOUTS:
         for waits in (False, True)[: 1 + (layout.columns <= piped_contraction.MOST_WAITING)]:
+            of = replace(layout, waits=waits)
             for kind, make in (("gate", gate), ("product", lambda: product(4100, 128, 1000, "bf16"))):
 
-                def run(times: int, shared: bool, make: Any = make, layout: Any = replace(layout, waits=waits)) -> None:
-                    with tiles.forced(layout):
+                def run(times: int, shared: bool, make: Any = make, of: TileLayout = of) -> None:
+                    with tiles.forced(of):
                         graph = make()
                         drawn = {value.name: _drawn(value) for value in graph.inputs}
                         held(graph, drawn, times, shared, TOLERANCES["bf16"])

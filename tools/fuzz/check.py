@@ -258,7 +258,7 @@ def _beside(
         if any((edge != 0x5A).any() for m in memory for edge in (m[:AROUND], m[m.size - AROUND :])):
             raise AssertionError("the program wrote beyond its results")
     if compiled.program.place is not None:  # by copies at first, then by graphs that read them where they lie
-        there = {name: compiled.executable.put(name, np.ascontiguousarray(array)) for name, array in inputs.items()}
+        there = {name: compiled.executable.put(name, array) for name, array in inputs.items()}
         for _ in range(4):
             results = compiled.run(there, outputs="device")
             yield "on the device", [np.asarray(result) for result in results]

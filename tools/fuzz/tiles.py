@@ -13,7 +13,7 @@ from rlx.codegen.simt import fma_layouts, fma_tile, piped_contraction, tile_cont
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.piped_contraction import PipedLayout
-from rlx.codegen.simt.team_layouts import is_of_bytes, is_of_float8
+from rlx.codegen.simt.team_layouts import HALVES, is_of_bytes, is_of_float8
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.kernel.ir.contraction import Contraction
 
@@ -96,7 +96,11 @@ def _one_of(layouts: Sequence[TileLayout], work: Contraction) -> TileLayout | No
 def _piped(layouts: Sequence[PipedLayout], work: Contraction, language: Language) -> PipedLayout | None:
     """The same of those whose operands the copy engine brings, for half of the products that can have one."""
     chosen = random.Random(f"piped {work.batch} {work.n} {work.k}")
-    return chosen.choice(layouts) if chosen.random() < 0.5 and piped_contraction.takes(work, language) else None
+    if chosen.random() < 0.5 or not piped_contraction.takes(work, language):
+        return None
+    layout = chosen.choice(layouts)
+    waits = layout.columns <= piped_contraction.MOST_WAITING and work.dtype in HALVES and chosen.random() < 0.5
+    return replace(layout, paired=work.paired, waits=waits)
 
 
 def force_if_asked() -> None:

@@ -59,6 +59,7 @@ class PipedContraction(TileContraction):
         self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int, layout: PipedLayout
     ) -> None:
         super().__init__(work, slots, language, rows_guess, layout)
+        assert layout.paired == work.paired
         self.tiles = self.grid
         self.grid = (dims.minimum(dims.product(self.tiles), MULTIPROCESSORS),)
         self.code.follows = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
@@ -81,8 +82,8 @@ class PipedContraction(TileContraction):
                 code.emit("count_arrivals(full + stage, 1);")
                 code.emit(f"count_arrivals(empty + stage, {4 * READERS});")
             if layout.waits:
-                code.emit(f"count_arrivals(put, {4 * READERS});")
-                code.emit("count_arrivals(done, 4);")
+                code.emit(f"count_arrivals(put, {GROUP * READERS});")
+                code.emit(f"count_arrivals(done, {GROUP});")
             code.emit("show_to_warpgroups();")
         code.emit(self.language.barrier())
         with self.body.scope(f"if (lane < {GROUP})"):
@@ -232,8 +233,7 @@ class PipedContraction(TileContraction):
                 self._sum()
                 code.emit("if (number > 0) await_phase(done, number - 1 & 1);")
                 self._put_halves()
-                code.emit("__syncwarp();")
-                code.emit("if (own == 0) arrive(put);")
+                code.emit("arrive(put);")
                 code.emit("number++;")
             elif layout.in_halves:
                 self._name_tile()
@@ -284,8 +284,7 @@ class PipedContraction(TileContraction):
                 code.emit(f"const int warp_row = reader * {layout.group * layout.rows} + warp * 16;")
                 self._name_place("(reader * 4 + warp)")
                 self._finish_waiting()
-            code.emit("__syncwarp();")
-            code.emit("if (own == 0) arrive(done);")
+            code.emit("arrive(done);")
             code.emit("number++;")
 
     def _finish_waiting(self) -> None:
