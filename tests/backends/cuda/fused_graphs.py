@@ -53,6 +53,12 @@ def gated_product(graph: Graph, rows: int | str = "n", dtype: str = "bf16") -> N
     graph.output(product.cast("f32"), name="y")
 
 
+def active_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
+    """A gelu whose results have 16 bits."""
+    product = graph.input("x", (rows, WIDTH), dtype) @ weight(graph, "w", WIDTH, COLUMNS, dtype=dtype)
+    graph.output(ops.gelu(product.cast("f32") * 4.0).cast(dtype), name="y")
+
+
 def gate_of_both(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
     """A product of which a gate reads both halves."""
     both = graph.input("x", (rows, WIDTH), dtype) @ weight(graph, "w", WIDTH, 4 * COLUMNS, dtype=dtype)
@@ -119,6 +125,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "side-writes": written_norm,
     "row-tails": rotary_norm,
     "one-side": rotary_norm,
+    "short-erf": active_product,
     "row-prologues": normed_product,
     "paired-sums": gate_of_both,
     "side-by-side": two_norms,

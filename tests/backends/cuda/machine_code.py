@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-LOAD, WAIT, MULTIPLY = 0x981, 0x82E, 0x23C
-"""From memory to registers; for earlier kernels (`griddepcontrol.wait`); and halves, on matrix units."""
+LOAD, STORE, WAIT, MULTIPLY = 0x981, 0x986, 0x82E, 0x23C
+"""From memory to registers, and back; for earlier kernels (`griddepcontrol.wait`); and halves, on matrix units."""
 INSTRUCTION_BYTES = 16
 
 

@@ -125,7 +125,7 @@ def test_tiles_of_every_kind(
     given = {"x": drawn(13, (70, 272), left), "carried": drawn(14, (70, 72), left)}
     texts = cpp_module([program_of(graph)]).kernels.values()
     (text,) = (text for text in texts if "commit_copies" in text)
-    assert "*(HalfPiece*)(slot0" in text and "*(const HalfPiece*)" in text
+    assert "put_piece((HalfPiece*)(slot0" in text and "*(const HalfPiece*)" in text
     assert re.search(r"\(int\)piece\d+\.x", text), "what zero points add is loaded as other vectors are"
     check(graph, given)
 

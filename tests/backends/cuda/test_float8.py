@@ -98,7 +98,7 @@ def test_tiles_of_every_kind(name: str, driver: EmulatedDriver, monkeypatch: pyt
     graph.output((y * 2.0**-12 + carried.cast("f32")).cast("f8e4m3"), name="z")
     texts = cpp_module([program_of(graph)]).kernels.values()
     (text,) = (text for text in texts if "commit_copies" in text)
-    assert "*(HalfPiece*)(slot0" in text and "four_f8e4m3" in text and "*(const HalfPiece*)" in text
+    assert "put_piece((HalfPiece*)(slot0" in text and "four_f8e4m3" in text and "*(const HalfPiece*)" in text
     given = {"x": drawn(5, 70, 272), "carried": drawn(6, 70, 72)}
     made, exact = (rlx.Session(d).compile(graph).run(given)[0].astype(np.float32) for d in ("cuda", "reference"))
     np.testing.assert_array_equal(np.isnan(made), np.isnan(exact))  # what is beyond the greatest

@@ -102,7 +102,7 @@ def test_a_bias_a_residual_and_a_relu(form: TileLayout, driver: EmulatedDriver) 
     (result,) = executable.bind({})(given)
     np.testing.assert_array_equal(result, np.maximum(given[0] @ w + bias + given[1], 0))
     (text,) = (text for text in executable.plan.module.kernels.values() if "rows[i]." in text)
-    assert "*(Piece*)(slot" in text
+    assert "put_piece((Piece*)(slot" in text
 
 
 def test_rows_that_data_choose(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:

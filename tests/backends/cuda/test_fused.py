@@ -97,7 +97,7 @@ def test_rows_that_others_read_are_stored_in_pieces(dtype: str) -> None:
     (kernel,) = (kernel for kernel in program.main if isinstance(kernel.work, RowProduct))
     module = cpp_module([program])
     for variant in module.variants[id(kernel)]:
-        assert "*(Piece*)(slot" in module.kernels[variant.name]
+        assert "put_piece((Piece*)(slot" in module.kernels[variant.name]
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 16])
