@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from rlx.backends.cuda.build import NVIDIAS, program_of
-from rlx.codegen.simt import fma_tile, tile_contraction
+from rlx.codegen.simt import fma_tile, piped_contraction, tile_contraction
 from rlx.codegen.simt.module import cpp_module
 from rlx.device import switches
 from rlx.ir.graph import Graph
@@ -32,18 +32,22 @@ def test_a_family_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_forced_tiles_are_of_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind, of those that a GPU with clusters may have."""
-    for module, name in ((fma_tile, "fma_layout_of"), (tile_contraction, "tile_of")):
+    forced = ((fma_tile, "fma_layout_of"), (tile_contraction, "tile_of"), (piped_contraction, "layout_of"))
+    for module, name in forced:
         monkeypatch.setattr(module, name, getattr(module, name))  # so that they come back
     tiles.force()
-    found = 0
+    found = brought = 0
     for dtype in ("f16", "f32"):
         for rows in range(8, 24):
             graph = Graph("product")
             graph.output(graph.input("x", (rows, 32), dtype) @ graph.param("w", (32, 64), dtype))
             target = NVIDIAS.on("sm_90a")
             texts = cpp_module([program_of(graph, target)], target=target.target).kernels.values()
-            found += any("copy_ahead" in text for text in texts)
+            copied = any("copy_ahead" in text for text in texts)
+            brought += any("bring_tile" in text for text in texts)
+            found += copied or any("bring_tile" in text for text in texts)
     assert 20 <= found < 32  # some have none
+    assert brought > 0
 
 
 def test_a_lost_device_is_no_device_for_later_programs() -> None:
