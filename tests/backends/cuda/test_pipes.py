@@ -80,6 +80,23 @@ def test_epilogues(layout: PipedLayout, driver: EmulatedDriver) -> None:
     np.testing.assert_array_equal(z, wide(given[0]) @ wide(v) / 2)
 
 
+def test_nothing_is_read_behind_rows_and_columns(layout: PipedLayout, driver: EmulatedDriver) -> None:
+    """Of arrays that are read where they lie: behind each there is no memory. A number for each row is no piece."""
+    graph = Graph("ragged")
+    x, w = graph.input("x", (130, 72), "f16"), graph.param("w", (72, 72), "f16")
+    scale, more = graph.input("scale", (130, 1), "f16"), graph.input("more", (130, 72), "f16")
+    graph.output((x @ w) * scale + more)
+    weight, given = whole((72, 72), 3), [whole(shape, n) for n, shape in enumerate(((130, 72), (130, 1), (130, 72)))]
+    executable = compiled(graph, {"w": weight})
+    assert pipes(executable) == 1
+    here = [executable.put(name, array) for name, array in zip(("x", "scale", "more"), given)]
+    bound = executable.bind({})
+    for _ in range(5):
+        (result,) = bound.deliver_to(["device"], here)
+        exact = wide(given[0]) @ wide(weight) * wide(given[1]) + wide(given[2])
+        np.testing.assert_array_equal(wide(np.asarray(result)), exact)
+
+
 def test_products_of_two_values_of_a_run(layout: PipedLayout, driver: EmulatedDriver) -> None:
     """Of batches, whose right sides lie contiguous along k, too."""
     graph = Graph("scores")

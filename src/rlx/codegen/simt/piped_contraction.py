@@ -65,6 +65,7 @@ class PipedContraction(TileContraction):
         self.code.follows = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
         self.code.alone = True
         self.lanes = GROUP * (1 + READERS + layout.waits)
+        self.fewer = (work.m, work.n)  # the copy engine takes numbers of 32 bits
 
     def write(self) -> Dim:
         """All tiles of a workgroup."""
@@ -259,7 +260,7 @@ class PipedContraction(TileContraction):
         self._name_tile()
         results = WarpResults(self.work, layout, self.body, self._stores(), self.top, self.left)
         columns = [str(first) for first in range(0, layout.columns, COLUMNS)]
-        early = [results.part(first, 0, True, now=True) for first in columns] if results.is_early else []
+        early = [results.ask(results.part(first, 0), now=True) for first in columns] if results.is_early else []
         self._sum()
         for number, first in enumerate(columns):
             code.emit("__syncwarp();")
@@ -267,7 +268,7 @@ class PipedContraction(TileContraction):
             code.emit("__syncwarp();")
             for part in range(results.parts):
                 with self.body.scope(""):
-                    results.write_part(early[number] if early else results.part(first, part, True))
+                    results.write_part(early[number] if early else results.part(first, part))
 
     def _finish_all(self) -> None:
         """The tiles of the group that finishes results, while the next tile's products run."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlx.codegen.simt.team_layouts import PAD, WARP
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.codegen.simt.tile_results import WIDTH, TileResults
+from rlx.ir import dim as dims
 from rlx.ir.expr import Expr
 
 READERS = 2
@@ -78,7 +79,7 @@ class Part:
 
 class SideBySide(TileResults):
     """Writes what the epilogue makes of sums of a warp: values of all rows are made side by side, as nothing but stores
-    asks whether there is such a row.
+    asks whether there is such a row. What is behind the last one is made of what that is made of.
 
     warp_row   the warp's first row of the tile
     """
@@ -87,9 +88,14 @@ class SideBySide(TileResults):
     warp_row = "warp_row"
 
     def _finish(self, place: str, at: str, pieces: dict[Expr, list[str]]) -> None:
-        self.body.axes[self.work.m_axis] = at
+        work, axes = self.work, self.body.axes
+        axes[work.m_axis] = at
+        if dims.exact_div(work.m, self.layout.tile[0]) is None:
+            last = f"{self.body.record.dim(work.m)} - {self.language.index(1)}"
+            axes[work.m_axis] = self.code.let(f"min({at}, {last})", "near")
         values = self._all_values(place, pieces)
-        with self._guard(self.work.m, self.layout.tile[0], at):
+        axes[work.m_axis] = at
+        with self._guard(work.m, self.layout.tile[0], at):
             for stage, of_stage in zip(self.stages, zip(*values)):
                 self._store(stage, of_stage)
 
@@ -102,21 +108,23 @@ class WarpResults(SideBySide):
         """Whether lanes have registers for all that results are made of, before there are sums."""
         moving = [node for node in self.loads if self._moves_along_m(node)]
         words = sum(self._words(node) * (ROWS_OF_A_LANE if node in moving else 1) for node in self.loads)
-        return bool(self.loads) and words * (self.layout.columns // COLUMNS) <= MOST_EARLY
+        whole = dims.exact_div(self.work.n, self.layout.tile[1]) is not None
+        return bool(self.loads) and whole and words * (self.layout.columns // COLUMNS) <= MOST_EARLY
 
-    def part(self, first_column: str, number: int, ask: bool, now: bool = False) -> Part:
-        """Those of a lane from a column of the tile on, and what they are made of, if `ask`: `now`, or where compilers
-        like. Of single elements there are several numbers."""
+    def part(self, first_column: str, number: int) -> Part:
+        """Those of a lane from a column of the tile on. Of single elements there are several numbers."""
         code, lanes = self.code, min(COLUMNS // self.width, WARP)
         column = code.let(f"{number * lanes * self.width} + own % {lanes} * {self.width}", "column")
         at_n = code.let(f"{self.left} + ({first_column} + {column})", "at")
         step = WARP // lanes
         rows = [code.let(f"own / {lanes} + {row}", "row") for row in range(0, ROWS, step)]
-        part = Part(column, at_n, rows, [code.let(f"{self.top} + ({self.warp_row} + {row})", "at") for row in rows])
-        if ask:
-            self.at_n = at_n
-            self.near = {node: self._pieces(node, now) for node in self.loads if not self._moves_along_m(node)}
-            part.asked = [self._ask(row, now) for row in part.at_m]
+        return Part(column, at_n, rows, [code.let(f"{self.top} + ({self.warp_row} + {row})", "at") for row in rows])
+
+    def ask(self, part: Part, now: bool = False) -> Part:
+        """Asks for what results are made of: `now`, or where compilers like."""
+        self.at_n = part.at_n
+        self.near = {node: self._pieces(node, now) for node in self.loads if not self._moves_along_m(node)}
+        part.asked = [self._ask(row, now) for row in part.at_m]
         return part
 
     @property
@@ -129,7 +137,8 @@ class WarpResults(SideBySide):
         work = self.work
         self.at_n = part.at_n
         with self._guard(work.n, self.layout.tile[1], self.at_n):
-            for row, at, pieces in zip(part.rows, part.at_m, part.asked):
+            asked = part.asked or self.ask(part).asked
+            for row, at, pieces in zip(part.rows, part.at_m, asked):
                 self._finish(f"{row} * {COLUMNS + PAD} + {part.column}", at, pieces)
 
 
