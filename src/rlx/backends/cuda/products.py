@@ -191,8 +191,10 @@ def _placed(
 ) -> Product | None:
     m, n, k = size(work.m), size(work.n), size(work.k)
     extents = [size(extent) for extent in work.batch]
+    if 0 in (m, n, k, *extents):
+        return None
     panels, right = _right(work, size, n, k)
-    if right is None or 0 in (m, n, k, *extents) or any(line.others for line in lines.values()):
+    if right is None or any(line.others for line in lines.values()):
         return None
     names = [*lines, "right"]
     strides = {name: [size(line.coefficient(axis)) for axis in range(len(extents))] for name, line in lines.items()} | {

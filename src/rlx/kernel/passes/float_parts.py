@@ -29,7 +29,7 @@ class FloatParts(LeafPass):
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
-        if not isinstance(work, Contraction | FusedAttention) or work.float_parts or work.dtype is not dtypes.f32:
+        if not isinstance(work, Contraction | FusedAttention) or work.float_parts or not _of_f32(work):
             return None
         marked = dataclasses.replace(work, float_parts=True)
         if not self.takes(marked):
@@ -39,3 +39,10 @@ class FloatParts(LeafPass):
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         assert isinstance(kernel.work, Contraction | FusedAttention)
         return [dataclasses.replace(kernel, work=dataclasses.replace(kernel.work, float_parts=True))]
+
+
+def _of_f32(work: Contraction | FusedAttention) -> bool:
+    """Whether it multiplies f32, and not only sums in it."""
+    if isinstance(work, Contraction):
+        return work.a_dtype is work.dtype is dtypes.f32
+    return work.dtype is dtypes.f32
