@@ -150,6 +150,7 @@ class Emulator:
     def __init__(self, warp: int = 32) -> None:
         self.warp = warp
         self._memory: dict[int, mmap.mmap] = {}
+        self._count = 0
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
@@ -185,14 +186,17 @@ class Emulator:
             return ctypes.CDLL(file.name)
 
     def buffer(self, nbytes: int) -> ctypes.c_uint64:
-        """Memory that holds what nobody expects, and behind which there is none."""
+        """Memory that holds what nobody expects, and behind which there is none, or, of every other, before which."""
         size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        end = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        mapping = mmap.mmap(-1, end + mmap.PAGESIZE)
-        first = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-        assert LIBC.mprotect(ctypes.c_void_p(first + end), mmap.PAGESIZE, NOTHING) == 0
-        ctypes.memset(first, 0xA5, end)
-        start = first + end - size
+        held = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        mapping = mmap.mmap(-1, held + 2 * mmap.PAGESIZE)
+        before = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        first = before + mmap.PAGESIZE
+        for none in (before, first + held):
+            assert LIBC.mprotect(ctypes.c_void_p(none), mmap.PAGESIZE, NOTHING) == 0
+        ctypes.memset(first, 0xA5, held)
+        self._count += 1
+        start = first if self._count % 2 else first + held - size
         self._memory[start] = mapping
         return ctypes.c_uint64(start)
 

@@ -187,6 +187,15 @@ def test_what_the_library_refuses_stays_ours(n: int, k: int, always: FakeLibrary
     assert not products(bound) and "MatmulAlgoGetHeuristic" in always.calls()
 
 
+def test_sums_over_nothing_stay_ours(always: FakeLibrary) -> None:
+    """Of a batch of weights in panels, of which each has no element."""
+    graph = Graph("nothing")
+    graph.output(graph.input("x", (4, "m", 0)) @ graph.param("w", (4, 0, 9)))
+    executable = compiled(graph, {"w": np.zeros((4, 0, 9), "f4")})
+    (result,) = executable.bind({"m": 700})([np.zeros((4, 700, 0), "f4")])
+    np.testing.assert_array_equal(result, np.zeros((4, 700, 9), "f4"))
+
+
 def test_a_bias_of_f32_is_rounded_where_sums_are(always: FakeLibrary) -> None:
     """A net of f32 in the precision f16: the copy of its bias has the dtype of results, and is made once."""
     graph = Graph("narrowed")

@@ -20,6 +20,7 @@ from rlx.backends.rocm.build import AMDS
 from rlx.codegen.simt import team_attention, tile_contraction
 from rlx.codegen.simt.module import cpp_module
 from rlx.codegen.simt.tile_layouts import PARTS, SPLIT_PARTS, TileLayout
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
@@ -288,3 +289,16 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         texts |= {name: text for name, text in module.kernels.items() if "mma_f32(" in text}
     assert texts
     assert cubin("\n".join([module.prelude, *texts.values()]), nvrtc.ARCHITECTURES[number])
+
+
+def test_products_of_shorter_floats_stay_what_they_are(driver: EmulatedDriver) -> None:
+    """Which are summed in f32: 8-bit floats with columns that no piece fills, and halves."""
+    graph = Graph("shorter")
+    x, w = graph.input("x", (3, 48), "f8e4m3"), graph.param("w", (95, 1), "f8e4m3")
+    graph.output(ops.float8_matmul(x, w[::2]))
+    random = np.random.default_rng(0)
+    x_given, w_given = (random.integers(-4, 5, of).astype(dtypes.f8e4m3.numpy) for of in ((3, 48), (95, 1)))
+    executable = compiled(graph, {"w": w_given}, FAST)
+    assert not any(kernel.work.float_parts for kernel in contractions(executable.plan.program))
+    (result,) = executable.bind({})([x_given])
+    np.testing.assert_array_equal(result, x_given.astype("f4") @ w_given[::2].astype("f4"))

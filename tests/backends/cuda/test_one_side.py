@@ -10,8 +10,11 @@ import pytest
 from rlx import ops
 from rlx.backends.cuda.build import program_of
 from rlx.ir import expr as ex
+from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
 from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.program import Kernel
 from support import run_on
 
 from .emulated_driver import EmulatedDriver
@@ -23,6 +26,32 @@ def loads_of(graph: Graph) -> int:
     assert all(isinstance(nest, LoopNest) for nest in nests)
     bodies = [s.body for nest in nests if isinstance(nest, LoopNest) for s in nest.statements]
     return sum(node.kind == "load" for node in ex.walk(bodies))
+
+
+def assert_reads_inside(graph: Graph) -> None:
+    """Every load of every position of nests with extents that are numbers, where its guard holds."""
+    program = program_of(graph)
+    for kernel in program.main:
+        nest = kernel.work
+        assert isinstance(nest, LoopNest)
+        axes = np.indices([int(str(extent)) for extent in nest.extents()])
+
+        def leaf(node: Expr, kernel: Kernel = kernel, axes: Array = axes) -> Array:
+            if node.kind == "axis":
+                return axes[node.attr]
+            assert node.kind == "load"
+            access, others = node.attr, node.args[1:] if node.attr.guarded else node.args
+            place = access.const + sum(step * axes[number] for number, step in access.axes) + np.zeros_like(axes[0])
+            place = place + sum(ex.evaluate(e, leaf) * scale for e, scale in zip(others, access.scales))
+            read = ex.evaluate(node.args[0], leaf) if access.guarded else True
+            size = program.buffers[kernel.slots[access.slot]].size
+            outside = (place < 0) | (place >= size)
+            assert not np.any(outside & read), f"{node} reads {place.min()} to {place.max()} of {size}"
+            table = program.constants.get(kernel.slots[access.slot])
+            return np.zeros_like(place) if table is None else np.ravel(table)[np.clip(place, 0, size - 1)]
+
+        for statement in nest.statements:
+            ex.evaluate(statement.body, leaf)
 
 
 def halves(x: Value) -> tuple[Value, Value]:
@@ -72,6 +101,17 @@ def test_sides_that_are_alike_read_once(make: Callable[[Graph], Value], loads: i
     np.testing.assert_allclose(made, expected, rtol=1e-6, atol=1e-6)
     apart = run_on("cuda", graph, given, disable=frozenset({"one-side"}))["y"]
     np.testing.assert_allclose(made, apart, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [2, 3, 7])
+@pytest.mark.parametrize("apart", [False, True])
+def test_sides_that_stay_are_read_where_they_are(width: int, apart: bool) -> None:
+    """A choice in a choice: the tables of both become one load, and their sides, which do not, are computed both."""
+    graph = Graph("nested")
+    x, y = (graph.input(name, (1, width), "u64") for name in "xy")
+    inner = ops.concat(x, y if apart else x, axis=-1)
+    graph.output(ops.concat(inner, inner, axis=-1))
+    assert_reads_inside(graph)
 
 
 def test_infinities_and_signs_of_zeros_stay(driver: EmulatedDriver) -> None:

@@ -8,6 +8,7 @@ at a place that depends on c. On GPUs, whose lanes would do both.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.ir.rewriting import Context
-from rlx.kernel.ir.index import Linear, dim_value, linear, load, offset_of
+from rlx.kernel.ir.index import Access, Linear, dim_value, linear, load, offset_of
 from rlx.kernel.ir.index import axis as axis_of
 from rlx.kernel.ir.loops import LoopNest, Statement, Store
 from rlx.kernel.ir.program import Kernel, Program
@@ -91,8 +92,9 @@ def _joined(condition: Expr, one: Expr, other: Expr) -> Expr | None:
     """Both sides as one, if less is loaded by it."""
     if len(ex.walk([one, other])) > MOST_NODES:
         return None
-    one, other = _assuming(one, condition, True), _assuming(other, condition, False)
-    made = _Sides(condition).joined(one, other)
+    spared: set[Expr] = set()
+    one, other = _assuming(one, condition, True, spared), _assuming(other, condition, False, spared)
+    made = _Sides(condition, spared).joined(one, other)
     before, after = _loads(one, other), _loads(made)
     return made if after < before else None
 
@@ -101,8 +103,9 @@ def _loads(*roots: Expr) -> int:
     return sum(node.kind == "load" for node in ex.walk(roots))
 
 
-def _assuming(body: Expr, condition: Expr, holds: bool) -> Expr:
-    """A body where a comparison is known to hold, or not to."""
+def _assuming(body: Expr, condition: Expr, holds: bool, spared: set[Expr]) -> Expr:
+    """A body where a comparison is known to hold, or not to. `spared` takes loads whose guards the comparison was part
+    of."""
 
     def known(test: Expr) -> bool | None:
         if test is condition:
@@ -123,11 +126,17 @@ def _assuming(body: Expr, condition: Expr, holds: bool) -> Expr:
             return args[1] if truth else args[2]
         if node.kind == "load" and node.attr.guarded:
             rest = left_of(args[0])
-            line = Linear(node.attr.const, node.attr.axes, tuple(zip(args[1:], node.attr.scales)))
-            return load(node.attr.slot, line, node.dtype, rest)
+            made = load(node.attr.slot, _place(args[1:], node.attr), node.dtype, rest)
+            if rest is not args[0]:
+                spared.add(made)
+            return made
         return None
 
     return ex.rewrite(body, rule)
+
+
+def _place(others: Iterable[Expr], access: Access) -> Linear:
+    return Linear(access.const, access.axes, tuple(zip(others, access.scales)))
 
 
 def _is_opposite(test: Expr, condition: Expr) -> bool:
@@ -151,10 +160,13 @@ def _difference(one: Linear, other: Linear) -> int | None:
 
 
 class _Sides:
-    """Two sides of a choice, joined from their results to their loads."""
+    """Two sides of a choice, joined from their results to their loads. What stays a choice has both its sides computed,
+    so that its loads that were `spared` the condition have it as a guard again."""
 
-    def __init__(self, condition: Expr) -> None:
-        self.condition = condition
+    def __init__(self, condition: Expr, spared: set[Expr]) -> None:
+        self.condition, self.spared = condition, spared
+        low, high = condition.args
+        self.opposite = ex.apply("le" if condition.kind == "lt" else "lt", high, low)
         self.made: dict[tuple[Expr, Expr], Expr] = {}
 
     def joined(self, one: Expr, other: Expr) -> Expr:
@@ -187,7 +199,19 @@ class _Sides:
         return Expr(node.kind, node.dtype, args, node.attr)
 
     def _chosen(self, one: Expr, other: Expr) -> Expr:
-        return ex.select(self.condition, one, other)
+        return ex.select(self.condition, self._alone(one, self.condition), self._alone(other, self.opposite))
+
+    def _alone(self, side: Expr, condition: Expr) -> Expr:
+        """A side that is computed even where the other is chosen."""
+
+        def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+            if node not in self.spared:
+                return None
+            guard, others = (args[0], args[1:]) if node.attr.guarded else (None, args)
+            both = condition if guard is None else ex.apply("and", condition, guard)
+            return load(node.attr.slot, _place(others, node.attr), node.dtype, both)
+
+        return ex.rewrite(side, rule)
 
     def _read(self, one: Expr, other: Expr) -> Expr | None:
         """One load in the place of two, if these differ by a number of elements."""
