@@ -9,11 +9,11 @@ results are NumPy's: copies count, in predictions as in measurements, which take
 calibrations alone: runs correct none. --device takes another device than cuda.
 
 Of each net: what its start takes on each device, predicted (the compile) and measured (the compile and what its first
-run takes longer than later ones, with empty caches). Of each batch: what a run is predicted to take on each device and
-takes, how far off that is, and two choices with what they cost. `cost_model` is asked for so many runs that compiles do
-not count: its cost is that of the run alone. `auto` is asked as it is, for a thousand runs: its cost is that of a run
-with a thousandth of the start that was measured. At the end of a net: the least batch from which on the GPU's runs are
-shorter, as predicted and as measured.
+run takes longer than later ones, with rlx's caches empty; those of drivers are not). Of each batch: what a run is
+predicted to take on each device and takes, how far off that is, and two choices with what they cost. `cost_model` is
+asked for so many runs that compiles do not count: its cost is that of the run alone. `auto` is asked as it is, for a
+thousand runs: its cost is that of a run with a thousandth of the start that was measured. At the end of a net: the
+least batch from which on the GPU's runs are shorter, as predicted and as measured.
 
 Judged are predictions of runs: it ends with 1 if a crossover is off by more than a factor of two, a choice of
 `cost_model` costs more than half, or a case fails. Starts, and what `auto` costs, are shown only: `auto` stays with the

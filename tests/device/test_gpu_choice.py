@@ -20,6 +20,7 @@ from rlx.device.device import Device
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiler import CODE
+from support import why_absent
 
 MS = 1e6
 ROW = Row(8, {"cpu": 2.0 * MS, "cuda": 1.0 * MS}, {"cpu": 2.0 * MS, "cuda": 0.5 * MS}, "cpu", "cuda",
@@ -70,6 +71,7 @@ def test_runs_alone_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert not told(net(), late, "cuda")
 
 
+@pytest.mark.skipif(bool(why_absent("xla")), reason=why_absent("xla"))
 def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """On two devices that have priors."""
     monkeypatch.setattr(gpu_choice, "SLICE_S", 0.01)
