@@ -5,11 +5,19 @@
     python -m benchmarks.gpu_choice --keep --only MiniLM,BERT --seconds 130    # 140 s; the same with --precision f16
 
 Devices are calibrated first, which is timed; with `--keep` they stay so, and are not calibrated again. Inputs and
-results are NumPy's: copies count, in predictions as in measurements, which take turns. Of each net and batch: what is
-predicted for each device and measured, how far off the predictions are, what `auto` and `cost_model` choose, and what
-the choice costs. At the end of a net: the least batch from which on the GPU is faster, as predicted and as measured.
-Predictions are those of the calibrations alone: runs correct none. Ends with 1 if a crossover is off by more than a
-factor of two, a choice of `cost_model` costs more than half, or a case fails. --device takes another device than cuda.
+results are NumPy's: copies count, in predictions as in measurements, which take turns. Predictions are those of the
+calibrations alone: runs correct none. --device takes another device than cuda.
+
+Of each net: what its start takes on each device, predicted (the compile) and measured (the compile and what its first
+run takes longer than later ones, with rlx's caches empty; those of drivers are not). Of each batch: what a run is
+predicted to take on each device and takes, how far off that is, and two choices with what they cost. `cost_model` is
+asked for so many runs that compiles do not count: its cost is that of the run alone. `auto` is asked as it is, for a
+thousand runs: its cost is that of a run with a thousandth of the start that was measured. At the end of a net: the
+least batch from which on the GPU's runs are shorter, as predicted and as measured.
+
+Judged are predictions of runs: it ends with 1 if a crossover is off by more than a factor of two, a choice of
+`cost_model` costs more than half, or a case fails. Starts, and what `auto` costs, are shown only: `auto` stays with the
+processor until another device is clearly faster.
 """
 
 from __future__ import annotations
@@ -32,11 +40,13 @@ from benchmarks.random_weights import BERT, MINILM, encoder_weights
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.device import calibration, registry
+from rlx.device.choice import EXPECTED_RUNS
 from rlx.device.policy import DevicePolicy
 from rlx.errors import RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.models.bert import Config, encoder
+from rlx.runtime.compiler import CODE
 from rlx.runtime.graph_devices import GraphDevices
 
 SLICE_S = 0.25
@@ -127,17 +137,22 @@ def measured(programs: dict[str, Any], inputs: dict[str, Array]) -> dict[str, fl
 
 @dataclass
 class Row:
-    """A batch: ns of each device, predicted and measured, and the choices of both strategies."""
+    """A batch: ns of runs on each device, predicted and measured, and the choices of both strategies; and ns of starts,
+    which are those of the net."""
 
     batch: int
     predicted: dict[str, float]
     taken: dict[str, float]
     auto: str
     fastest: str
+    starts_predicted: dict[str, float]
+    starts_taken: dict[str, float]
 
-    def cost(self, choice: str) -> float:
-        """By how much the choice takes longer than the fastest."""
-        return self.taken[choice] / min(self.taken.values()) - 1 if choice in self.taken else float("nan")
+    def cost(self, choice: str, runs: float = float("inf")) -> float:
+        """By how much the choice takes longer than the fastest, with its part of the start where that is one of so many
+        runs; NaN where the choice was not measured."""
+        taken = {name: ns + self.starts_taken[name] / runs for name, ns in self.taken.items()}
+        return taken[choice] / min(taken.values()) - 1 if choice in taken else float("nan")
 
     def __str__(self) -> str:
         told = ", ".join(
@@ -145,15 +160,24 @@ class Row:
             f" ({self.predicted[name] / self.taken[name] - 1:+.0%})" if name in self.taken else f"{name} not measured"
             for name in self.predicted
         )  # fmt: skip
-        costs = f"{self.auto} {self.cost(self.auto):+.0%}, {self.fastest} {self.cost(self.fastest):+.0%}"
-        return f"{self.batch:6}  predicted / measured {told}; auto, cost_model: {costs}"
+        usual = f"{self.auto} {self.cost(self.auto, EXPECTED_RUNS):+.0%} with its start"
+        return f"{self.batch:6}  {told}; cost_model: {self.fastest} {self.cost(self.fastest):+.0%}, auto: {usual}"
+
+    def starts(self) -> str:
+        told = ", ".join(
+            f"{name} {ns / 1e9:.2f} / {self.starts_taken[name] / 1e9:.2f} s ({ns / self.starts_taken[name] - 1:+.0%})"
+            for name, ns in self.starts_predicted.items() if name in self.starts_taken
+        )  # fmt: skip
+        return f"start, predicted / measured {told}"
 
 
 def rows_of(net: Net, names: list[str], options: Options, end: float) -> Iterator[Row]:
     """Rows of a net, until the time is over."""
     graph = net.make()
     policy = DevicePolicy().only(*names)
-    devices, by_cost = (GraphDevices(graph, p, options) for p in (policy, policy.with_strategy("cost_model")))
+    devices = GraphDevices(graph, policy, options)
+    by_cost = GraphDevices(graph, policy.with_strategy("cost_model"), options, float("inf"))
+    starts: dict[str, float] = {}
     for batch in net.batches:
         if time.monotonic() > end:
             print(f"{net.name}: no time for a batch of {batch}", flush=True)
@@ -162,10 +186,22 @@ def rows_of(net: Net, names: list[str], options: Options, end: float) -> Iterato
         decision, fastest = devices.report(inputs), by_cost.decide(inputs=inputs)
         viable = [c for c in decision.candidates if not c.blocker]
         predicted = {str(c.device): c.run_ns() for c in sorted(viable, key=lambda c: names.index(str(c.device)))}
-        programs = {name: devices.compile(name) for name, ns in predicted.items() if ns < MOST_S * 1e9}
-        for program in programs.values():
-            program.finish()
-        yield Row(batch, predicted, measured(programs, inputs), str(decision.chosen), str(fastest.chosen))
+        compiles = {str(c.device): c.estimate.compile_ns for c in viable if c.estimate is not None}
+        short = [name for name, ns in predicted.items() if ns < MOST_S * 1e9]
+        begun = {name: started(devices, name, inputs) for name in short if name not in starts}
+        taken = measured({name: devices.compile(name) for name in short}, inputs)
+        starts |= {name: max(ns - taken[name], 1.0) for name, ns in begun.items()}
+        expected = {name: compiles[name] for name in predicted if name in compiles}
+        yield Row(batch, predicted, taken, str(decision.chosen), str(fastest.chosen), expected, starts)
+
+
+def started(devices: GraphDevices, name: str, inputs: dict[str, Array]) -> float:
+    """ns from the graph to the first results: some devices compile in the first run."""
+    before = time.perf_counter_ns()
+    program = devices.compile(name)
+    program.finish()
+    program.run(inputs)
+    return float(time.perf_counter_ns() - before)
 
 
 def crossover(rows: list[Row], times: Callable[[Row], dict[str, float]], gpu: str, cpu: str = "cpu") -> float:
@@ -189,11 +225,12 @@ def told(net: Net, rows: list[Row], gpu: str) -> bool:
     predicted, found = (crossover(rows, of, gpu) for of in (lambda row: row.predicted, lambda row: row.taken))
     near = predicted == found or max(predicted, found) <= 2 * min(predicted, found)
     worst = max((row.cost(row.fastest) for row in rows), default=0.0)
-    usual = max((row.cost(row.auto) for row in rows), default=0.0)
+    usual = max((row.cost(row.auto, EXPECTED_RUNS) for row in rows), default=0.0)
+    print(f"{net.name}: {rows[-1].starts()}")
     print(
         f"{net.name}: {gpu} is faster {_from(rows, found)}, predicted {_from(rows, predicted)}: "
-        f"{'within' if near else 'NOT within'} a factor of two; the worst choice costs {worst:+.0%} by cost_model, "
-        f"{usual:+.0%} by auto",
+        f"{'within' if near else 'NOT within'} a factor of two; the worst choice of cost_model costs {worst:+.0%} of a "
+        f"run, of auto {usual:+.0%} of {EXPECTED_RUNS:g} runs and the start",
         flush=True,
     )
     return near and worst <= WORST_REGRET
@@ -214,6 +251,25 @@ def calibrate(names: list[str], keep: bool) -> None:
         print(f"{registry.full_name(device)}: calibrated in {took:.1f} s (the longest: {shown})", flush=True)
 
 
+def forget_programs(folder: str, names: list[str]) -> None:
+    """Has the next compile find nothing in caches, whose folder is another one from now on; calibrations stay."""
+    known = [calibration.known(registry.parse(name)) for name in names]
+    os.environ["RLX_CACHE_DIR"] = folder
+    CODE.clear()
+    for each in known:
+        if each is not None:
+            calibration.replace(each)
+
+
+def open_devices(names: list[str]) -> None:
+    """Runs a little on each: what a process does once belongs to no net's start."""
+    graph = Graph("first")
+    graph.output(graph.input("x", (8,)) + 1.0)
+    devices = GraphDevices(graph, DevicePolicy().only(*names))
+    for name in names:
+        devices.run(name, {"x": np.zeros(8, np.float32)})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="comma list of what names of nets hold")
@@ -230,9 +286,11 @@ def main() -> int:
         if not given.keep:
             os.environ["RLX_CACHE_DIR"] = folder
         calibrate(names, given.keep)
-        for net in nets():
+        open_devices(names)
+        for number, net in enumerate(nets()):
             if not any(part in net.name for part in given.only.split(",")):
                 continue
+            forget_programs(os.path.join(folder, str(number)), names)
             rows: list[Row] = []
             try:
                 for row in rows_of(net, names, Options(precision=given.precision), end):

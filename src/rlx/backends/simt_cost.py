@@ -15,6 +15,7 @@ from rlx.backends.claims import Claim
 from rlx.backends.microbenchmarks import MeasuredBackend
 from rlx.codegen.simt.attention import TILE
 from rlx.cost.calibrate import LEAST_PART, Runner
+from rlx.cost.compiles import Compiler
 from rlx.cost.counts import Binding, extents, footprint, host_syncs
 from rlx.cost.estimate import Estimate, KernelEstimate, Rates
 from rlx.cost.generic import GenericEstimator
@@ -146,11 +147,11 @@ class SimtEstimator(GenericEstimator):
     """Prices the kernels that these passes make of a program."""
 
     def __init__(
-        self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass],
+        self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass], compiler: Compiler,
         claim: Claim = simt_claims.claim, products: tuple[type[Op], ...] = (),
     ) -> None:  # fmt: skip
         policy = options.policy(also=products)
-        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), policy)
+        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), policy, compiler)
         run_kernel_passes(self.program, passes, Context(options.disable))
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:

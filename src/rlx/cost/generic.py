@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from rlx import flags
 from rlx.cost import microbenchmarks as probes
+from rlx.cost.compiles import Compiler
 from rlx.cost.counts import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
 from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import overlapped, points_of, product_amounts, surfaces_of
@@ -37,11 +39,12 @@ NEAR = 0.25
 
 class GenericEstimator(Estimator):
     """Prices kernels by kind. `disable`, `claims` and `policy` as in `passes.pipeline`: rewrites to leave out,
-    composites that are lowered as one kernel, the dtypes that nodes compute in."""
+    composites that are lowered as one kernel, the dtypes that nodes compute in. `compiler` is how kernels are compiled:
+    without one, each by itself."""
 
     def __init__(
         self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims,
-        policy: Policy | None = None,
+        policy: Policy | None = None, compiler: Compiler | None = None,
     ) -> None:  # fmt: skip
         from rlx.kernel.pipeline import to_kernels
         from rlx.passes.pipeline import layout, optimise, standard
@@ -51,6 +54,7 @@ class GenericEstimator(Estimator):
         self.graph = graph
         self.program = to_kernels(ready, disable)
         self.rates = rates
+        self.compiler = compiler or Compiler()
         self.surfaces = surfaces_of(rates)
         self.points = points_of(rates)
 
@@ -98,8 +102,13 @@ class GenericEstimator(Estimator):
             arena_bytes=arena,
             weight_bytes=weights,
             free_bytes=None,
-            compile_ns=rates["compile_ns"] * max(1.0, len(estimates) / 2),
+            compile_ns=rates["compile_ns"] * max(1.0, self._compiled),
         )
+
+    @cached_property
+    def _compiled(self) -> float:
+        """What a compile takes, in programs of the calibration, once backends have made their kernels of it."""
+        return self.compiler.amount(self.program)
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
         work = kernel.work

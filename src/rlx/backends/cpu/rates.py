@@ -20,6 +20,7 @@ from rlx.backends.cpu.work import KernelWork
 from rlx.codegen.simd.entry_points import CHUNKS_A_THREAD
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.module import schedule_of
+from rlx.cost.compiles import Compiler, Weights
 from rlx.cost.counts import Binding, made_by_runs, placed
 from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import OVERLAP, overlapped
@@ -66,8 +67,17 @@ def complete(rates: Rates, isa: Isa) -> Rates:
 
 BAND = 0.15
 """How far off predictions may be."""
-COMPILE_NS, COMPILE_KERNEL_NS = 6e7, 1.2e7
-"""A cold compile: something for the passes, and LLVM's share of each distinct kernel."""
+COMPILE_NS = 2e7
+"""A cold compile of hardly anything."""
+COMPILE_MAP_NS = 1.2e7
+"""What LLVM takes for a map."""
+WEIGHTS = Weights(map=1.0, reduction=1.3, product=1.3, narrow=1.3, attention=14.0, composite=1.3, other=2.0)
+"""What it takes for others, in that of a map; products call cores for tiles of each height, which all of them share."""
+CORES = 14
+LOWERED, WRITTEN = 0.12, 0.15
+"""What Python takes for each kernel, with LLVM's part of its calls, and for each function."""
+PART = 20.0
+"""What a text for LLVM holds: long programs are several (`codegen.simd.function`), compiled side by side."""
 
 
 def isa_of(options: Options) -> Isa:
@@ -140,6 +150,12 @@ def kernel_ns(
     return overlapped(compute, memory) + rates.get("fork_ns", 0.0), compute, memory
 
 
+def compiler() -> Compiler:
+    """LLVM, in what a map takes."""
+    threads = topology.usable()
+    return Compiler(WEIGHTS, again=0.0, cores=CORES, at_once=threads, least=PART, lowered=LOWERED, written=WRITTEN)
+
+
 class CpuEstimator(Estimator):
     """A graph, lowered and scheduled as for a compile."""
 
@@ -154,6 +170,7 @@ class CpuEstimator(Estimator):
         self.scheduled = [schedule_of(kernel, self.isa) for kernel in leaves(self.program.main)]
         temps = {b.number for b in self.program.buffers if b.kind == "temp"}
         self.memory = plan_memory(self.program, self.program.main, temps, bounds, reuse=True)
+        self.compile_ns = COMPILE_NS + COMPILE_MAP_NS * compiler().amount(self.program)
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
@@ -171,8 +188,6 @@ class CpuEstimator(Estimator):
                     work.flops * times, work.total_bytes * times, times, "loop" if looped else work.kind,
                 )
             )  # fmt: skip
-        # several kernels may have one name, and equal kernels share their code
-        distinct = len({k.name for k in estimates}) + len(program.prepare) / 2
         return Estimate(
             kernels=tuple(estimates),
             launch_ns=rates["launch_ns"],
@@ -181,7 +196,7 @@ class CpuEstimator(Estimator):
             arena_bytes=dims.evaluate(self.memory.total, binding),
             weight_bytes=sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in program.params),
             free_bytes=processor.free_bytes(),
-            compile_ns=COMPILE_NS + COMPILE_KERNEL_NS * distinct,
+            compile_ns=self.compile_ns,
         )
 
     def _resident(self, binding: Mapping[str, int]) -> int:

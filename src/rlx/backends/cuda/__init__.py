@@ -65,10 +65,12 @@ class DriverBackend(Backend):
 
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
         from rlx.backends import simt_cost
-        from rlx.backends.cuda.cost import CudaEstimator
+        from rlx.backends.cuda.cost import CudaEstimator, measure_compiler
         from rlx.backends.microbenchmarks import calibrate
 
         common = calibrate(self, ordinal, step)
+        step("compilers")
+        common |= measure_compiler(self._open(ordinal), self.maker())
 
         def estimator(graph: Graph, rates: Rates) -> CudaEstimator:
             return CudaEstimator(graph, Options(), rates, self.maker())

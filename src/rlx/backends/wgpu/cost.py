@@ -12,8 +12,13 @@ from rlx.backends.wgpu.build import kernel_passes
 from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.language.wgsl.types import Target
+from rlx.cost.compiles import Compiler, Weights
 from rlx.cost.estimate import Rates
 from rlx.ir.graph import Graph
+
+WEIGHTS = Weights(map=0.6, reduction=0.6, product=2.0, narrow=2.0, attention=2.0, composite=2.0, other=0.6)
+"""What drivers take for a shader, in programs of a calibration: products are written out for a tile. They are compiled
+one after the other, equal ones once."""
 
 
 def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], common: Rates, target: Target) -> Rates:
@@ -31,7 +36,7 @@ class WgpuEstimator(SimtEstimator):
 
     def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
         target = Target(**{field.name: rates.get(field.name, 0.0) > 0 for field in dataclasses.fields(Target)})
-        super().__init__(graph, options, rates, kernel_passes(target))
+        super().__init__(graph, options, rates, kernel_passes(target), Compiler(WEIGHTS, again=0.0))
         self.heaps = choose_heaps(self.program, PORTABLE_BINDING, target)
         self.memory = plan_arena(self.program, self.heaps, self.graph.bounds, True)
 

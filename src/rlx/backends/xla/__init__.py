@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EXTRA = "pip install 'rlx[xla]'"
 TPU_EXTRA = "pip install 'jax[tpu]'"
+EQUAL = 0.15
+"""What XLA takes for a kernel that equals one before, of what that took: it optimises a program as one."""
 GOOGLE = "0x1ae0"
 """Vendor of TPUs on the PCI bus."""
 
@@ -104,10 +106,11 @@ class XlaBackend(Backend):
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.backends.xla import fourier
+        from rlx.cost.compiles import Compiler
         from rlx.cost.generic import GenericEstimator
 
         claims = options.dispatch.claims(fourier.estimated)
-        return GenericEstimator(graph, rates, options.disable, claims, options.policy())
+        return GenericEstimator(graph, rates, options.disable, claims, options.policy(), Compiler(again=EQUAL))
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.xla.executable import XlaExecutable

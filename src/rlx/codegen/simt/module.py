@@ -178,7 +178,7 @@ def cpp_module(
     for program in programs:
         for kernel in leaves((*program.prepare, *program.main)):
             made = []
-            for rows, most, guess in _guesses(kernel, target):
+            for rows, most, guess in guesses(kernel, target):
                 shader = cpp_kernel(program, kernel, "KERNEL", replace(target, rows=guess), language, shaders)
                 if shader.text not in by_text:
                     digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
@@ -189,7 +189,7 @@ def cpp_module(
     return CppModule(kernels, variants, language.prelude())
 
 
-def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | None, int]]:
+def guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | None, int]]:
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
     if isinstance(work, RowProduct):
