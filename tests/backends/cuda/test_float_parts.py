@@ -222,7 +222,7 @@ def test_attention(
     monkeypatch.setattr(team_attention, "FEW_TILES", most)
     graph = attention(heads, shared, features, values, masked, options)
     on_device, on_processor = fast(graph), rlx.Session("cpu").compile(graph)
-    assert "mma_f32(scores[" in texts_of(on_device)
+    assert "mma_f32_along(scores" in texts_of(on_device)
     for queries, keys in ((70, 70), (17, 17), (33, 50), (1, 130), (3, 1)):
         if options.get("causal") and queries != keys:
             continue

@@ -23,7 +23,7 @@ from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
 
-from .emulated_driver import EmulatedDriver
+from .emulated_driver import ROOM_OF_ONE, EmulatedDriver
 from .graphs import compiled
 from .test_tiles import SMALL, force
 
@@ -142,6 +142,22 @@ def halves_turned(graph: Graph) -> None:
 
 def a_map(graph: Graph) -> None:
     graph.output(ops.exp(graph.input("x", ("n", 64), "f16")))
+
+
+@pytest.mark.parametrize(("rows", "alone"), [(4, False), (640, True), (64 * 133, False)])
+def test_blocks_of_many_rows_have_a_multiprocessor_each(
+    rows: int, alone: bool, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are as many; what has few rows leaves the next kernel's blocks room beside its own."""
+    force(monkeypatch, SMALL)
+    graph = Graph("product")
+    graph.output(graph.input("x", ("m", 64), "f16") @ graph.param("w", (64, 64), "f16"))
+    bound = compiled(graph, {"w": np.zeros((64, 64), np.float16)}).bind({"m": rows})
+    assert isinstance(bound, CudaBound)
+    bound([np.zeros((rows, 64), np.float16)])
+    (only,) = bound._whole()
+    assert isinstance(only, Launch)
+    assert (only.shared_bytes == ROOM_OF_ONE) == alone
 
 
 @pytest.mark.parametrize("make", [halves_turned, a_map])

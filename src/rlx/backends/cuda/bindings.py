@@ -87,6 +87,12 @@ class BindingsDriver(Driver):
     def overlaps(self, ordinal: int) -> bool:
         return self._capability(ordinal) >= (9, 0)
 
+    def room_of_one(self, ordinal: int) -> int:
+        if not self.overlaps(ordinal):
+            return 0
+        kind = self.cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        return int(self._call("cuDeviceGetAttribute", kind, self._device(ordinal))) // 2
+
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         return nvrtc.compile_cubin(source, architecture, f"{name}.cu")
 
@@ -200,7 +206,8 @@ class BindingsDriver(Driver):
     ) -> None:  # fmt: skip
         if shared_bytes:  # with what the kernel declares it may be more than a launch has without having said so
             kind = self.cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._call("cuFuncSetAttribute", function, kind, shared_bytes)
+            if self._call("cuFuncGetAttribute", kind, function) < shared_bytes:  # launches of more may be in graphs
+                self._call("cuFuncSetAttribute", function, kind, shared_bytes)
         if not overlapping:
             self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, shared_bytes, stream, arguments, 0)
             return

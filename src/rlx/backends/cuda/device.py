@@ -252,6 +252,7 @@ class Device:
     lost             why it works no more; empty while it does
     place            what tells its memory from that of others (`arrays.place_of`)
     overlaps         whether kernels begin while those before them end
+    room_of_one      bytes of workgroup memory with which a block has a multiprocessor for itself; 0 where none overlap
     own_stream       where kernels run, for those who ask for no order, as objects that end do
     incoming, outgoing   streams of copies that go on beside kernels
     blas             its library of products (`blas.py`), if one was asked for
@@ -277,6 +278,7 @@ class Device:
         self.name = driver.device_name(ordinal)
         self.architecture = driver.architecture(ordinal)
         self.overlaps = driver.overlaps(ordinal)
+        self.room_of_one = driver.room_of_one(ordinal)
         self.own_stream, self.incoming, self.outgoing = (driver.stream() for _ in range(3))
         self._event, self._theirs, self._led_event = driver.event(), driver.event(), driver.event()
         self._led: int | None = None

@@ -90,6 +90,11 @@ class Driver(ABC):
     def overlaps(self, ordinal: int) -> bool:
         """Whether kernels of a device can begin while those before them end."""
 
+    def room_of_one(self, ordinal: int) -> int:
+        """Bytes of workgroup memory with which a block has a multiprocessor for itself among others like it; 0 where
+        kernels do not overlap, so that blocks never meet a device that is partly taken."""
+        return 0
+
     @abstractmethod
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """Machine code of a kernel of this name. Raises CompileError; calls from several threads run at once."""

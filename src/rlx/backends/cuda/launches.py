@@ -213,6 +213,16 @@ def bring_later(made: Sequence[Given], asking: Sequence[bool], wanted: Sequence[
         coming.popleft()
 
 
+def _spread(shader: Shader, blocks: int, function: Function) -> int:
+    """Workgroup memory of a launch of so many blocks. Where there is a multiprocessor for each, those of kernels of
+    many rows take more than half of one's: blocks that begin while those of the kernel before are there would else
+    crowd, two and more, on multiprocessors that those have left, and take as many times as long. Kernels of few rows,
+    which wait for memory, had better have the next one's blocks beside theirs."""
+    if not shader.later or not shader.shared_bytes or blocks > MULTIPROCESSORS:
+        return shader.shared_bytes
+    return max(shader.shared_bytes, function.device.room_of_one)
+
+
 def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, ...]]:
     """What the launches of a kernel bring beside dims; one that brings nothing where it has no rounds."""
     return [()] if shader.rounds is None else shader.rounds.of(dims.evaluate(shader.rounds.extent, binding))
@@ -232,9 +242,8 @@ def _launch(
     values[first : first + len(record)] = record
     at = [*range(len(starts)), first, *range(len(starts), first, words)]
     places = values.ctypes.data + POINTER_BYTES * np.array(at, np.int64)
-    return Launch(
-        kernel, function, *grid, places.ctypes.data, (values, places), shader.ahead, shader.shared_bytes, maps
-    )
+    shared_bytes = _spread(shader, grid[0], function)
+    return Launch(kernel, function, *grid, places.ctypes.data, (values, places), shader.ahead, shared_bytes, maps)
 
 
 def _put_maps(values: Array, maps: Sequence[PlacedMap], starts: Sequence[int], driver: Driver) -> None:

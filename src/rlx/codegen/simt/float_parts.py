@@ -12,23 +12,37 @@ from collections.abc import Sequence
 from rlx.codegen.simt.code import Code
 from rlx.kernel.ir.contraction import Contraction
 
+SUMS_AT_ONCE = 8
+"""Sums whose products take turns, where a warp has so many: matrix units begin one of another sum meanwhile."""
+
 
 def multiply(code: Code, left: Sequence[str], count: int, right: Sequence[str]) -> None:
     """Adds to `sums` what four lanes have of eight rows each, pairs of high and low ones, and of eight columns each: 16
     steps along k. There are `count` times eight rows, zeros behind those that are given."""
     rows = [code.let(f"in_parts<false>({piece})", "rows") for piece in left]
     rows += [code.let("Parts{}", "rows")] * (count - len(rows))
-    columns = [code.let(f"in_parts<false>({piece})", "columns") for piece in right]
-    for i, (high, low) in enumerate(zip(rows[::2], rows[1::2])):
-        halves = ", ".join(code.let(f"woven<{half}>({high}, {low})", "rows") for half in range(2))
-        for j, each in enumerate(columns):
-            code.emit(f"mma_f32(sums[{i}][{j}], {halves}, {each});")
+    halves = [
+        array(code, "rows", [f"woven<{half}>({high}, {low})" for high, low in zip(rows[::2], rows[1::2])])
+        for half in range(2)
+    ]
+    step = max(SUMS_AT_ONCE // (count // 2), 1)
+    for at in range(0, len(right), step):
+        columns = array(code, "columns", [f"in_parts<false>({piece})" for piece in right[at : at + step]])
+        code.emit(f"mma_f32(sums, {at}, {', '.join(halves)}, {columns});")
 
 
-def rows_apart(code: Code, chunk: int) -> str:
+def array(code: Code, name: str, elements: Sequence[str]) -> str:
+    """The name of an array of operands that were taken apart."""
+    made = code.fresh(name)
+    code.emit(f"const Parts {made}[{len(elements)}] = {{{', '.join(elements)}}};")
+    return made
+
+
+def rows_apart(code: Code, chunk: int) -> tuple[str, str]:
     """Both halves of a chunk of queries, any numbers, whose rows are `high` and `low`: the left side of a product."""
     rows = ", ".join(code.let(f"in_parts<true>({name}[{chunk}])", "rows") for name in ("high", "low"))
-    return ", ".join(code.let(f"woven<{half}>({rows})", "rows") for half in range(2))
+    first, second = (code.let(f"woven<{half}>({rows})", "rows") for half in range(2))
+    return first, second
 
 
 def powers(code: Code) -> tuple[str, str]:

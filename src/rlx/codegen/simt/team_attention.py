@@ -10,6 +10,7 @@ Source: Dao 2023, arXiv:2307.08691.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ many tiles of 64 queries of all heads."""
 FEW_TILES = 11
 """Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries. More of them
 have a tile for each warp, and nothing to join: with 24 that took two thirds of the time on an H200."""
+FEW_TILES_OF_PARTS = 190
+"""The same of f32 as sums of shorter floats, which take longer: with 24 tiles shared keys took two fifths of the time,
+with 192 as long, with 384 half as long again."""
 SOME_TILES = 264
 """Tiles up to which two groups of four warps share one: two for each multiprocessor of an H200."""
 SHORT = 32
@@ -46,6 +50,8 @@ MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 MOST_FLOATS = 64
 """The same of f32."""
+CHUNKS_AT_ONCE, COLUMNS_AT_ONCE = 2, 4
+"""Pieces of queries and keys of f32, and tiles of eight features of values, whose products take turns."""
 CHUNKS_APART = 2
 """Pieces of queries of f32 that a lane has registers for the parts of, at most; of more, it makes them again for each
 step."""
@@ -81,11 +87,12 @@ def guesses(work: FusedAttention, clusters: bool) -> list[tuple[Dim, int | None,
 
 
 def _by_tiles(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
+    few = FEW_TILES_OF_PARTS if work.float_parts else FEW_TILES
     tiles = dims.product((work.batch, work.heads, dims.floordiv(work.queries, TILE * WARPS)))
     if isinstance(tiles, int):
         of_some = SOME_GUESS if tiles <= SOME_TILES else MANY_GUESS
-        return [(tiles, None, FEW_GUESS if tiles <= FEW_TILES else of_some)]
-    return [(tiles, FEW_TILES, FEW_GUESS), (tiles, SOME_TILES, SOME_GUESS), (tiles, None, MANY_GUESS)]
+        return [(tiles, None, FEW_GUESS if tiles <= few else of_some)]
+    return [(tiles, few, FEW_GUESS), (tiles, SOME_TILES, SOME_GUESS), (tiles, None, MANY_GUESS)]
 
 
 class TeamAttention(AttentionWriter):
@@ -115,7 +122,7 @@ class TeamAttention(AttentionWriter):
         self.piece = 16 // work.dtype.itemsize
         self.together = 4 * self.piece
         self.chunks = -(-work.features // self.together)
-        self.queries_apart: list[str] = []
+        self.queries_apart: list[tuple[str, str]] = []
         self.diagonals: dict[str, str] = {}
         self.columns = work.value_features // 8
         self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self.is_aligned(work.v)
@@ -249,16 +256,26 @@ class TeamAttention(AttentionWriter):
         """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
         work, code = self.work, self.code
         code.emit("float scores[2][4] = {};")
+        if work.float_parts:
+            self._scores_of_parts(list(zip(*keys)))
+            return
         for chunk, of_halves in enumerate(zip(*keys)):
-            if work.float_parts:
-                left = self.queries_apart[chunk] if self.queries_apart else float_parts.rows_apart(code, chunk)
-                for half, right in enumerate(of_halves):
-                    code.emit(f"mma_f32(scores[{half}], {left}, in_parts<true>({right}));")
-                continue
             for half, right in enumerate(of_halves):
                 for x, y in ("xy", "zw"):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
+
+    def _scores_of_parts(self, keys: Sequence[Sequence[str]]) -> None:
+        """The same of f32, some chunks at a time."""
+        code = self.code
+        for begin in range(0, self.chunks, CHUNKS_AT_ONCE):
+            chunks = range(begin, min(begin + CHUNKS_AT_ONCE, self.chunks))
+            rows = [self.queries_apart[c] if self.queries_apart else float_parts.rows_apart(code, c) for c in chunks]
+            halves = ", ".join(float_parts.array(code, "rows", of_half) for of_half in zip(*rows))
+            parts = [", ".join(f"in_parts<true>({key})" for key in keys[chunk]) for chunk in chunks]
+            columns = code.fresh("columns")
+            code.emit(f"const Parts {columns}[{len(chunks)}][2] = {{{', '.join(f'{{{part}}}' for part in parts)}}};")
+            code.emit(f"mma_f32_along(scores, {halves}, {columns});")
 
     def _mask_elements(self, masks: Sequence[str], start: str) -> list[list[str]]:
         """The mask's elements of a lane's scores, of each of its rows; the same where a mask has none for rows."""
@@ -314,20 +331,26 @@ class TeamAttention(AttentionWriter):
         return [code.let(f"{v} + min({key}, {stop} - 1) * {step}", "at") for key in keys], there
 
     def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str], values: list[list[str]] | None) -> None:
-        """Adds the values, each by its power: those words, or what is loaded for one product at a time."""
-        work, code, dtype = self.work, self.code, self.work.dtype
-        apart = float_parts.powers(code) if work.float_parts else ()
-        left = "" if work.float_parts else ", ".join(self._rounded())
+        """Adds the values, each by its power: those words, or what is loaded for one product at a time, of f32 for some
+        of them."""
+        code, parts = self.code, self.work.float_parts
+        apart = [float_parts.array(code, "powers", [half]) for half in float_parts.powers(code)] if parts else []
+        left = ", ".join(apart or self._rounded())
         places, there = self._places(v, start, stop) if values is None else ([], [])
-        for column in range(self.columns):
-            for number in range(4):
+        at_once = COLUMNS_AT_ONCE if parts else 1
+        for begin in range(0, self.columns, at_once):
+            columns = range(begin, min(begin + at_once, self.columns))
+            for column, number in itertools.product(columns, range(4)):
                 code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
-            right = self._elements(column, places, there) if values is None else self._paired(values, column)
-            if work.float_parts:
-                parts = f"in_parts<true>(Piece{{{', '.join(right)}}})"
-                code.emit(f"mma_f32(mixed[{column}], {', '.join(apart)}, {parts});")
-                continue
-            code.emit(f"mma_{dtype}(mixed[{column}], {left}, {', '.join(right)});")
+            pieces = [
+                ", ".join(self._elements(column, places, there) if values is None else self._paired(values, column))
+                for column in columns
+            ]
+            if parts:
+                right = float_parts.array(code, "columns", [f"in_parts<true>(Piece{{{piece}}})" for piece in pieces])
+                code.emit(f"mma_f32(mixed, {begin}, {left}, {right});")
+            else:
+                code.emit(f"mma_{self.work.dtype}(mixed[{begin}], {left}, {pieces[0]});")
 
     def _feature(self, column: int, place: str) -> str:
         """The feature at a place among the eight of a product. Where lanes read words, each has neighbours: one of each

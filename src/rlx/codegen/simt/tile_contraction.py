@@ -15,6 +15,7 @@ from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.float_parts import SUMS_AT_ONCE
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_product
 from rlx.codegen.simt.language.wgsl.types import Target
@@ -357,7 +358,7 @@ class TileContraction(TeamContraction):
                     code.emit(f"{self.mma}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
 
     def _multiply_parts(self) -> None:
-        """The same of f32: both sides are taken apart, the columns one tile after the other."""
+        """The same of f32: both sides are taken apart, the columns some tiles at a time."""
         code, layout = self.code, self.ring
         m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
         with ExitStack() as loops:
@@ -368,11 +369,14 @@ class TileContraction(TeamContraction):
                 for number, name in enumerate(("left_high", "left_low")):
                     place = f"from + {name} + (i * {2 * layout.group * chunks} + chunk) * {WARP}"
                     code.emit(f"left[{number}][i] = in_parts<false>(load_matrices({place}));")
-            self._unrolled(loops, "j", n_tiles)
-            place = f"from + right_at + (j * {chunks} + chunk) * {WARP}"
-            code.emit(f"const Parts right = in_parts<false>(load_matrices({place}));")
-            self._unrolled(loops, "i", m_tiles)
-            code.emit("mma_f32(sums[i][j], left[0][i], left[1][i], right);")
+            at_once = min(max(SUMS_AT_ONCE // m_tiles, 1), n_tiles)
+            self._unrolled(loops, "block", n_tiles // at_once)
+            code.emit(f"Parts right[{at_once}];")
+            with ExitStack() as inner:
+                self._unrolled(inner, "j", at_once)
+                place = f"from + right_at + ((block * {at_once} + j) * {chunks} + chunk) * {WARP}"
+                code.emit(f"right[j] = in_parts<false>(load_matrices({place}));")
+            code.emit(f"mma_f32(sums, block * {at_once}, left[0], left[1], right);")
 
     def _multiply_together(self) -> None:
         """The same by products of four warps."""

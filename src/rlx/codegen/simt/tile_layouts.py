@@ -39,8 +39,11 @@ PRODUCTS_TOGETHER = 1970
 """The same by `wgmma`."""
 ADDED_A_CLOCK = 128
 """Sums of f32, of a multiprocessor."""
-PARTS_A_CLOCK, SPLIT_A_CLOCK = 200, 24
+PARTS_A_CLOCK, SPLIT_A_CLOCK = 350, 16
 """Products of f32 as sums of shorter floats, and operands that are made such sums."""
+ALONE_APART = 3.5
+"""Clocks in which a warp that has nobody beside it makes such sums of the rows and columns of 16 steps along k, for
+each: matrix units wait for it as it does for them."""
 SHARED_A_CLOCK, COMMON_A_CLOCK = 123, 60
 """Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share: no more where neighbours
 bring them together."""
@@ -55,6 +58,8 @@ MOST_TILES_SPLIT = 48
 on an H200,"""
 JOIN_CLOCKS, JOIN_EACH_CLOCKS = 4840, 230
 """and what it takes them to wait for one another, and for what they read of each."""
+JOIN_CLOCKS_OF_PARTS, JOIN_EACH_CLOCKS_OF_PARTS = 1050, 30
+"""The same of products of f32 as sums of shorter floats, as fitted to those of sentences of 128 tokens."""
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 112, 970, 1420
 """What workgroups that are there at once wait in a step, until their first operands are there, and for what their
 epilogue reads."""
@@ -318,12 +323,7 @@ def clocks(work: Contraction, layout: TileLayout, instructions: float = 0) -> fl
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
-    ahead = min(layout.distance, steps) * layout.depth
-    ahead //= 2 if is_of_bytes(work) else 1  # by what it brings, as that of 16 bits
-    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / ahead, 1.28)
-    waits += FILL_CLOCKS + FINISH_CLOCKS
-    if layout.splits > 1:
-        waits += JOIN_CLOCKS + JOIN_EACH_CLOCKS * layout.splits
+    waits = FILL_CLOCKS + FINISH_CLOCKS + _waits(work, layout, steps)
     beside = resident(layout)
     waits += ALONE_CLOCKS if beside == 1 and blocks > MULTIPROCESSORS else 0
     waves = -(-blocks // (MULTIPROCESSORS * beside))
@@ -334,6 +334,19 @@ def _blocks(work: Contraction, layout: TileLayout) -> int:
     rows, columns = layout.tile
     tiles = math.prod(_static(d) for d in work.batch) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
     return tiles * layout.splits
+
+
+def _waits(work: Contraction, layout: TileLayout, steps: int) -> float:
+    """Of workgroups that are there at once: for operands, or what is made of them, and for one another."""
+    ahead = min(layout.distance, steps) * layout.depth
+    ahead //= 2 if is_of_bytes(work) else 1  # by what it brings, as that of 16 bits
+    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / ahead, 1.28)
+    joined = JOIN_CLOCKS + JOIN_EACH_CLOCKS * layout.splits
+    if work.float_parts:
+        of_a_warp = steps * layout.depth / layout.warps[2] / 16
+        waits = waits / 5 + of_a_warp * (layout.rows + layout.columns) * ALONE_APART
+        joined = JOIN_CLOCKS_OF_PARTS + JOIN_EACH_CLOCKS_OF_PARTS * layout.splits
+    return waits + (joined if layout.splits > 1 else 0)
 
 
 def resident(layout: TileLayout) -> int:

@@ -56,18 +56,75 @@ __device__ __forceinline__ Parts woven(const Parts& high, const Parts& low) {
   return {woven<half>(high.big, low.big), woven<half>(high.finite, low.finite), woven<half>(high.small, low.small)};
 }
 
-// c[16][8] += a[16][16] · b[16][8], the left side in halves along k. What matrix units add up is cut to f32, not rounded:
-// they start anew each time.
-__device__ __forceinline__ void mma_f32(float (&c)[4], const Parts& first, const Parts& second, const Parts& right) {
-  float sum[4] = {};
-  const Piece &a = first.small, &b = second.small, &d = first.finite, &e = second.finite, &f = first.big, &g = second.big;
-  mma_tf32(sum, a.x, a.y, a.z, a.w, right.finite.x, right.finite.y);
-  mma_tf32(sum, b.x, b.y, b.z, b.w, right.finite.z, right.finite.w);
-  mma_tf32(sum, d.x, d.y, d.z, d.w, right.small.x, right.small.y);
-  mma_tf32(sum, e.x, e.y, e.z, e.w, right.small.z, right.small.w);
-  mma_tf32(sum, f.x, f.y, f.z, f.w, right.big.x, right.big.y);
-  mma_tf32(sum, g.x, g.y, g.z, g.w, right.big.z, right.big.w);
-  for (int i = 0; i < 4; i++) c[i] += sum[i];
+// Each row tile by its column tile: c[16][8] += a[16][8] · b[16][8], one half of 16 along k after the other. Products of
+// different sums take turns, as one of the same sum waits for the one before.
+template <Piece Parts::*left, Piece Parts::*right, int rows, int columns, class Column>
+__device__ __forceinline__ void add_turns(
+    float (&c)[rows][columns][4], const Parts (&first)[rows], const Parts (&second)[rows], const Column& column) {
+#pragma unroll
+  for (int i = 0; i < rows; i++)
+#pragma unroll
+    for (int j = 0; j < columns; j++) {
+      const Piece &a = first[i].*left, &b = column(i, j).*right;
+      mma_tf32(c[i][j], a.x, a.y, a.z, a.w, b.x, b.y);
+    }
+#pragma unroll
+  for (int i = 0; i < rows; i++)
+#pragma unroll
+    for (int j = 0; j < columns; j++) {
+      const Piece &a = second[i].*left, &b = column(i, j).*right;
+      mma_tf32(c[i][j], a.x, a.y, a.z, a.w, b.z, b.w);
+    }
+}
+
+template <int rows, int columns, class Column>
+__device__ __forceinline__ void add_products_of_parts(
+    float (&c)[rows][columns][4], const Parts (&first)[rows], const Parts (&second)[rows], const Column& column) {
+  add_turns<&Parts::small, &Parts::finite>(c, first, second, column);
+  add_turns<&Parts::finite, &Parts::small>(c, first, second, column);
+  add_turns<&Parts::big, &Parts::big>(c, first, second, column);
+}
+
+// Of all row tiles and some column tiles from `at` on: c[i][at + j] += a[i][16][16] · b[j][16][8], the left side in halves
+// along k. What matrix units add up is cut to f32, not rounded: they start anew each time.
+template <int rows, int all, int columns>
+__device__ __forceinline__ void mma_f32(
+    float (&c)[rows][all][4], int at, const Parts (&first)[rows], const Parts (&second)[rows],
+    const Parts (&right)[columns]) {
+  float sums[rows][columns][4] = {};
+  add_products_of_parts(sums, first, second, [&](int, int j) -> const Parts& { return right[j]; });
+#pragma unroll
+  for (int i = 0; i < rows; i++)
+#pragma unroll
+    for (int j = 0; j < columns; j++)
+#pragma unroll
+      for (int k = 0; k < 4; k++) c[i][at + j][k] += sums[i][j][k];
+}
+
+template <int all, int columns>
+__device__ __forceinline__ void mma_f32(
+    float (&c)[all][4], int at, const Parts (&first)[1], const Parts (&second)[1], const Parts (&right)[columns]) {
+  float sums[1][columns][4] = {};
+  add_products_of_parts(sums, first, second, [&](int, int j) -> const Parts& { return right[j]; });
+#pragma unroll
+  for (int j = 0; j < columns; j++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) c[at + j][k] += sums[0][j][k];
+}
+
+// The same of one row tile and all column tiles, whose sum comes in several pieces along k.
+template <int pieces, int columns>
+__device__ __forceinline__ void mma_f32_along(
+    float (&c)[columns][4], const Parts (&first)[pieces], const Parts (&second)[pieces],
+    const Parts (&right)[pieces][columns]) {
+  float sums[pieces][columns][4] = {};
+  add_products_of_parts(sums, first, second, [&](int i, int j) -> const Parts& { return right[i][j]; });
+#pragma unroll
+  for (int i = 0; i < pieces; i++)
+#pragma unroll
+    for (int j = 0; j < columns; j++)
+#pragma unroll
+      for (int k = 0; k < 4; k++) c[j][k] += sums[i][j][k];
 }
 
 // Whether a sum is to be made again, as f32 makes it: an operand, or its rounding, may have been infinite.
