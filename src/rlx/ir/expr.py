@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from rlx import locks
 from rlx.errors import DTypeError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -181,6 +182,7 @@ def _erf(a: Any) -> Any:
 _ins("erf", 1, "f", _erf, hard=True)
 
 _interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
+_interning = locks.rlock()
 _KIND = {"bool": "b", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 
@@ -204,7 +206,8 @@ class Expr:
             node = object.__new__(cls)
             node.kind, node.dtype, node.args, node.attr = kind, dtype, args, attr
             node._hash = hash(key)
-            interned = _interned.setdefault(key, node)  # of two threads that make it, one is first
+            with _interning:  # of two threads that make it, one is first: `setdefault` alone does not say so
+                interned = _interned.setdefault(key, node)
         return interned
 
     def __hash__(self) -> int:
