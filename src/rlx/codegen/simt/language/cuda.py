@@ -87,9 +87,11 @@ class CudaPart(Cuda):
         counts = [self.shared.dim(extent) for extent in extents]
         head = self.head(self.shared, bindings, name, WIDE if wide else WORKGROUP)
         lines = [*head, f"  {INDEX} block = {self.block_index};"]
-        if wide:
+        if wide:  # a division by what the compiler does not know to be a power of two takes thirty instructions
+            few, many = WORKGROUP.bit_length() - 1, WIDE.bit_length() - 1
+            lines.append(f"  const int shift = {self.group_size} == {WORKGROUP} ? {few} : {many};")
             for number, count in enumerate(counts):
-                lines.append(f"  const {INDEX} blocks{number} = ({count} + {self.group_size} - 1) / {self.group_size};")
+                lines.append(f"  const {INDEX} blocks{number} = ({count} + {self.group_size} - 1) >> shift;")
             counts = [f"blocks{number}" for number in range(len(counts))]
         for part, count in zip(parts, counts):
             lines += [f"  if (block < {count}) {{", part, "    return;", "  }", f"  block -= {count};"]

@@ -6,9 +6,10 @@ __device__ __forceinline__ float decode_f16(unsigned bits) {
   return x;
 }
 
+// As half of a pair, whose conversion takes a quarter of the time of a single one's.
 __device__ __forceinline__ unsigned encode_f16(float x) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(x));
   return bits;
 }
 
@@ -23,8 +24,8 @@ __device__ __forceinline__ float decode_bf16(unsigned bits) {
 }
 
 __device__ __forceinline__ unsigned encode_bf16(float x) {
-  unsigned short bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(x));
   return bits;
 }
 
