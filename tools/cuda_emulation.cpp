@@ -112,6 +112,7 @@ void take(unsigned of_cluster) {
 void start_block() {
   for (unsigned lane = 0; lane < lanes; lane++) {
     block[lane].waits_at = pausing;
+    block[lane].met = 0;
     coroutines[lane].copies.clear();
     coroutines[lane].groups = 0;
   }

@@ -15,7 +15,7 @@ constexpr int ended = 0, pausing = -1;
 struct Lane {
   int waits_at = ended;  // the line of a barrier; `pausing` where it waits for nobody
   unsigned long long given;
-  unsigned shown[6];
+  unsigned shown[6], met;
 };
 
 struct Index {
@@ -55,6 +55,17 @@ namespace emulation {
 // Where lanes wait for the others of their warp at a line.
 inline int of_warp(int line) {
   return pausing - line;
+}
+
+constexpr int most_turns = 100000, alone = 1 << 28;
+
+// Others take turns meanwhile, for as long as any of them has something to do.
+template <class Condition>
+void wait_while(Condition condition) {
+  for (int turns = 0; condition(); turns++) {
+    if (turns == most_turns) wait_at(alone + (int)threadIdx.x);  // in vain, as nobody else waits there
+    wait_at(pausing);
+  }
 }
 
 template <class T>

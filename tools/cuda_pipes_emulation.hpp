@@ -24,8 +24,6 @@ inline void end_phase(Counter& counter) {
   counter.parity ^= 1;
 }
 
-constexpr int most_turns = 100000, alone = 1 << 28;
-
 // A tile is there at once, in rows of 128 bytes.
 inline void copy_tile(const TensorMap& map, Piece* place, unsigned long long* counter, const int (&at)[5]) {
   unsigned elements = 1;
@@ -73,11 +71,6 @@ void bring_tile(const TensorMap& map, Piece* place, unsigned long long* counter,
   emulation::copy_tile(map, place, counter, {at...});
 }
 
-// Others take turns meanwhile, for as long as any of them has something to do.
 inline void await_phase(unsigned long long* counter, int parity) {
-  for (int turns = 0; emulation::counter_at(counter).parity == (unsigned)parity; turns++) {
-    // in vain, as nobody else waits there
-    if (turns == emulation::most_turns) emulation::wait_at(emulation::alone + (int)threadIdx.x);
-    emulation::wait_at(emulation::pausing);
-  }
+  emulation::wait_while([&] { return emulation::counter_at(counter).parity == (unsigned)parity; });
 }

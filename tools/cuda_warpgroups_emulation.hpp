@@ -14,6 +14,15 @@ inline unsigned long long lines_at(const Piece* first) {
 }
 
 inline void show_to_warpgroups() {}
+
+inline void group_barrier(int group) {
+  const unsigned lanes = 128, first = group * lanes, met = ++emulation::block[threadIdx.x].met;
+  for (unsigned lane = first; lane < first + lanes; lane++) {
+    const emulation::Lane& other = emulation::block[lane];
+    emulation::wait_while([&] { return other.waits_at != emulation::ended && other.met < met; });
+  }
+}
+
 inline void begin_products() {}
 inline void commit_products() {}
 

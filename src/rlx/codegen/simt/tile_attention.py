@@ -146,7 +146,8 @@ class TileAttention(AttentionWriter):
             code.emit(f"wait_copies<{ahead - 1}>();")
             if self.together:
                 code.emit("show_to_warpgroups();")
-            code.emit(self.language.barrier())  # behind which nobody reads the stage before any more
+            # behind which nobody reads the stage before any more; groups need not go on together
+            code.emit("group_barrier(group);" if self.groups > 1 else self.language.barrier())
             with code.block(f"if ({start} + {ahead * all_keys} < {stop})"):
                 before = f"(stage + {ahead}) % {self.stages}"
                 self._copy(f"({start} + {ahead * all_keys})", stop, f"({before})")
@@ -190,12 +191,18 @@ class TileAttention(AttentionWriter):
         self.queries.bring(code, "", copy)
 
     def _load_queries(self) -> None:
-        """Brings a warp's queries to registers, where warps multiply alone."""
+        """Waits for a tile's queries, where no barrier of all comes behind, and brings a warp's to registers, where warps
+        multiply alone."""
         code, steps = self.code, self.work.features // 16
         code.emit(f"Piece query_of[{steps}];")
-        with code.block("if (!has_warpgroups)") if self.together else nullcontext():
+        if self.groups > 1:
             code.emit(f"wait_copies<{self.stages - 1}>();")
+            code.emit("show_to_warpgroups();")
             code.emit(self.language.barrier())
+        with code.block("if (!has_warpgroups)") if self.together else nullcontext():
+            if self.groups == 1:
+                code.emit(f"wait_copies<{self.stages - 1}>();")
+                code.emit(self.language.barrier())
             eight = f"(warp * 2 + own / 8 % 2) * {self.chunks[0] * OF_A_CHUNK} + own % 8 * {PIECES}"
             code.emit(f"const Piece* const mine = dynamic_shared + {self.of_stages} + {eight};")
             code.emit("#pragma unroll")

@@ -37,6 +37,11 @@ __device__ __forceinline__ void show_to_warpgroups() {
   WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Waits for the lanes of a group of four warps, of those that a block has side by side.
+__device__ __forceinline__ void group_barrier(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
 // Stands before a row of products and behind them, as nothing else may touch their sums in between.
 template <int tiles>
 __device__ __forceinline__ void hold(float (&c)[tiles][4]) {
