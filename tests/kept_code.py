@@ -4,7 +4,6 @@ or as a part of other programs."""
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 
 from rlx.codegen.simd.isa import Isa
@@ -13,13 +12,15 @@ MOST_BYTES = 128 << 20
 
 
 class KeptCode:
-    """Takes the place of `jit._emit_object`; while `active` is False it keeps nothing and gives nothing."""
+    """Takes the place of `jit._emit_object`; while `active` is False it keeps nothing and gives nothing.
+
+    It has no lock, which a child of a fork might find held: two threads may both have LLVM write what neither found.
+    """
 
     def __init__(self, emit: Callable[[str, Isa, int], bytes]) -> None:
         self._emit = emit
         self._code: dict[bytes, bytes] = {}
         self._held = 0
-        self._lock = threading.Lock()
         self.active = False
 
     def __call__(self, text: str, isa: Isa, level: int) -> bytes:
@@ -30,10 +31,9 @@ class KeptCode:
         return code if code is not None else self._keep(key, self._emit(text, isa, level))
 
     def _keep(self, key: bytes, code: bytes) -> bytes:
-        """Without the oldest where there is too much."""
-        with self._lock:
-            self._held += len(code) if key not in self._code else 0
-            self._code[key] = code
-            while self._held > MOST_BYTES:
-                self._held -= len(self._code.pop(next(iter(self._code))))
+        """Without everything else where there is too much."""
+        if self._held > MOST_BYTES:
+            self._code, self._held = {}, 0
+        self._code[key] = code
+        self._held += len(code)
         return code
