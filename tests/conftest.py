@@ -19,6 +19,7 @@ import pytest
 import skips
 from backends.coreml import values
 from benchmarks.zoo import nets
+from kept_code import KeptCode
 from rlx.backends.cpu import isa, jit
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
@@ -32,19 +33,27 @@ os.environ.setdefault("RLX_COREML_RUN", "fold")
 os.environ.setdefault("RLX_COREML_PRECISION", "f32")
 os.environ.setdefault("RLX_TIERS", "0")
 
-QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes")
+EXPECTED = ("backends/apple_gpu", "backends/cuda", "backends/rocm", "backends/wgpu", "codegen/simt")
+"""Where programs of the processor say what those of another device are to give."""
+QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes", *EXPECTED)
 """Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. The level that users
 have makes each op's cases on `cpu`, and one in `FULL` of these, others at each commit; `tests/fuzz` takes either."""
+SIZES = tuple(f"runtime/test_{name}" for name in ("broadcasting", "experts", "quantised", "states"))
+ONCE = (*QUICK, "models", *SIZES)
+"""Where LLVM has each text once in a process (`kept_code.py`)."""
+COMPILERS = tuple(f"backends/cpu/test_{name}.py" for name in ("ahead", "elf", "jit", "kernel_store", "tiers"))
+"""What is not of these: how code is written is their subject."""
 RUNS = ("frontends/onnx/test_models.py", "backends/test_measure.py")
 """Where programs run for longer than they are compiled."""
 FULL = 5
 LEVEL = jit.OPTIMISATION_LEVEL
+CODE = KeptCode(jit._emit_object)
 
 HOME = ("reference", "cpu")
 """Where tests with a device run that name none. Kernels on other instruction sets are the business of the op suite, of
 epilogues, of byte products and of the fuzzer, which name them."""
 BYTES = ("i8", "u8")
-NARROWER = 2
+NARROWER = 3
 """A narrower instruction set has one case of so many of an op, others at each commit; those of bytes it has all."""
 
 
@@ -120,6 +129,7 @@ def require(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     require(config)
+    jit._emit_object = CODE
     config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
     for name in asked_devices(config):
         try:
@@ -157,9 +167,13 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def path_of(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
 def level(item: pytest.Item) -> int:
     """LLVM's level for the programs of a test."""
-    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    path = path_of(item)
     if (
         not path.startswith(QUICK)
         or path.startswith(RUNS)
@@ -174,6 +188,8 @@ def level(item: pytest.Item) -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     jit.OPTIMISATION_LEVEL = level(item)
+    path = path_of(item)
+    CODE.active = path.startswith(ONCE) and path not in COMPILERS
 
 
 def pytest_collection_finish() -> None:

@@ -59,7 +59,7 @@ WGPU = Rules(
 )
 XLA = Rules(
     least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
-    every=4,  # its compiler takes a tenth of a second for any program
+    every=8,  # its compiler takes a tenth of a second for any program
 )
 MLX = Rules(
     refused=frozenset({"MLX computes erf of f64 as of f32"}),
@@ -94,7 +94,7 @@ ANE = Rules(
     },
     least_ulps=4.0,  # its own elementary functions are no more exact than that
     narrow=True,
-    every=4,  # the passes of its tools take a tenth of a second for any program
+    every=8,  # the passes of its tools take a fifth of a second for any program
 )  # fmt: skip
 GPU_CPP = Rules(refused=frozenset({"kernels in C++ have no complex numbers"}))
 RULES: dict[str, Rules] = {

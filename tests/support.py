@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -40,6 +41,18 @@ def cubin(source: str, architecture: str) -> bytes:
 
     quick = (crc32(source.encode()) + commit_number()) % USERS != 0
     return nvrtc.compile_cubin(source, architecture, quick=quick)
+
+
+EVERY_LAYOUT = 3
+"""NVIDIA's compiler has one layout of so many of a kind of tiles, others at each commit: they differ in constants."""
+
+Layout = TypeVar("Layout")
+
+
+def layouts_at_turn(layouts: Sequence[Layout], number: int, parts: int) -> Sequence[Layout]:
+    """Those that one of so many architectures has at this commit. At others it has all the rest."""
+    every = parts * EVERY_LAYOUT
+    return layouts[(number * EVERY_LAYOUT + commit_number()) % every :: every]
 
 
 def kind_of(device: str) -> str:
@@ -94,6 +107,9 @@ def why_absent(device: str) -> str:
     return ""
 
 
+Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
 def run_on(
     device: str,
     graph: Graph,
@@ -102,6 +118,13 @@ def run_on(
     disable: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
     """Results by name. Skips the test if the backend cannot take the graph for a reason that `skips.py` knows."""
+    return runner(device, graph, params, disable)(inputs)
+
+
+def runner(
+    device: str, graph: Graph, params: Mapping[str, Array] | None = None, disable: frozenset[str] = frozenset()
+) -> Runner:
+    """What gives results by name for inputs of any sizes, compiled once. It skips as `run_on` does."""
     rules = skips.of(device)
     refused = {f"{u.node.op.name}: {u.reason}": u.reason for u in backend(device).unsupported(graph)}
     if refused:
@@ -110,6 +133,11 @@ def run_on(
         pytest.skip(f"{device}: {next(iter(refused))}")
     executable = compile_for(device, graph, disable)
     executable.set_params({**graph.data, **(params or {})})
+    return lambda inputs: _results(device, graph, executable, inputs)
+
+
+def _results(device: str, graph: Graph, executable: Executable, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    rules = skips.of(device)
     bound = executable.bind(binding_of(graph, inputs))
     if not rules.computes:
         pytest.skip(f"{device} computes nothing; it compiles this")

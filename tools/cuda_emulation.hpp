@@ -1,8 +1,10 @@
 // What kernels of all languages need: a block's lanes are coroutines that take turns at barriers. What runs them is in
 // `cuda_emulation.cpp`, compiled once for all kernels.
 
-#include <cmath>
 #include <cstddef>
+// C++17's Bessel functions and their like, whose templates take twice as long as most kernels, with each of them
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from rlx.ir.graph import Graph
 from rlx.ir.interpreter import evaluate
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.ops import build
-from support import run_on
+from support import Runner, run_on, runner
 
-from .test_bytes import KINDS
+from .test_bytes import FLOAT_KINDS
 
 ROUNDINGS = {"f32": 2e-5, "f16": 2e-3, "bf16": 2e-2}
 """What results may be off by, of what dtypes."""
@@ -36,31 +37,37 @@ def assert_close(actual: Any, expected: Any, dtype: str, why: str = "") -> None:
     np.testing.assert_allclose(actual.astype("f4"), expected.astype("f4"), rtol=near, atol=near, err_msg=why)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("features, values", [(8, 6), (33, 150), (1, 16)])
 @pytest.mark.parametrize("known, dtype", [(True, "f32"), (False, "f32"), (False, "f16"), (True, "bf16")])
 def test_any_number_of_queries(features: int, values: int, known: bool, dtype: str, device: str) -> None:
     """Shared heads, a causal mask whose place is not the end, an added mask, rows without a key."""
-    for queries in (1, 3, attention.FEW, attention.FEW + 1, 20):
+
+    @cache
+    def made(rows: int | str) -> tuple[Graph, Runner]:
         graph = Graph()
-        q = graph.input("q", (2, 4, queries if known else "queries", features), dtype)
+        q = graph.input("q", (2, 4, rows, features), dtype)
         k = graph.input("k", (2, 2, "keys", features), dtype)
         v = graph.input("v", (2, 2, "keys", values), dtype)
-        mask = graph.input("mask", (queries if known else "queries", "keys"), dtype)
+        mask = graph.input("mask", (rows, "keys"), dtype)
         graph.output(build.attention(q, k, v), name="plain")
         graph.output(build.attention(q, k, v, mask, causal=True, offset=2), name="masked")
         graph.output(build.attention(q, k, v, causal=True, offset=-1, empty="nan"), name="empty")
+        return graph, runner(device, graph)
+
+    for queries in (1, 3, attention.FEW, attention.FEW + 1, 20):
+        graph, run = made(queries if known else "queries")
         inputs = {
             "q": numbers(2, 4, queries, features, dtype=dtype), "k": numbers(2, 2, 21, features, seed=1, dtype=dtype),
             "v": numbers(2, 2, 21, values, seed=2, dtype=dtype), "mask": numbers(queries, 21, seed=3, dtype=dtype),
         }  # fmt: skip
-        actual = run_on(device, graph, inputs, {})
+        actual = run(inputs)
         expected = evaluate(graph, inputs, {}, {"queries": queries, "keys": 21})
         for name, reference in zip(graph.outputs, expected):
             assert_close(actual[name], reference, dtype)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 7, 60, 1 << 50])
 def test_windows(window: int, causal: bool, device: str) -> None:
@@ -70,26 +77,32 @@ def test_windows(window: int, causal: bool, device: str) -> None:
         "plain": {}, "behind": {"offset": 90}, "before": {"offset": -20}, "nan": {"offset": -20, "empty": "nan"},
         "capped": {"softcap": 1.5}, "filled": {"fill": -2.0, "offset": -3}, "masked": {"offset": 30},
     }  # fmt: skip
+
+    @cache
+    def made(rows: int | str) -> tuple[Graph, Runner]:
+        graph = Graph()
+        q = graph.input("q", (1, 2, rows, 16))
+        k, v = graph.input("k", (1, 2, "keys", 16)), graph.input("v", (1, 2, "keys", 9))
+        mask = graph.input("mask", (rows, "keys"), "bool")
+        for name, form in forms.items():
+            operands = (q, k, v, mask) if name == "masked" else (q, k, v)
+            graph.output(build.attention(*operands, causal=causal, window=window, **form), name=name)
+        return graph, runner(device, graph)
+
     for queries in (1, 4, 70):
         for known in (True, False):
-            graph = Graph()
-            q = graph.input("q", (1, 2, queries if known else "queries", 16))
-            k, v = graph.input("k", (1, 2, "keys", 16)), graph.input("v", (1, 2, "keys", 9))
-            mask = graph.input("mask", (queries if known else "queries", "keys"), "bool")
-            for name, form in forms.items():
-                operands = (q, k, v, mask) if name == "masked" else (q, k, v)
-                graph.output(build.attention(*operands, causal=causal, window=window, **form), name=name)
+            graph, run = made(queries if known else "queries")
             inputs = {
                 "q": numbers(1, 2, queries, 16), "k": numbers(1, 2, 101, 16, seed=1),
                 "v": numbers(1, 2, 101, 9, seed=2), "mask": numbers(queries, 101, seed=3) > 0,
             }  # fmt: skip
-            actual = run_on(device, graph, inputs, {})
+            actual = run(inputs)
             expected = evaluate(graph, inputs, {}, {"queries": queries, "keys": 101})
             for name, reference in zip(graph.outputs, expected):
                 np.testing.assert_allclose(actual[name], reference, rtol=2e-5, atol=2e-5, err_msg=f"{name} {queries}")
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("queries", [2, 20])
 def test_what_causal_leaves_out_counts_where_it_is_a_number(queries: int, device: str) -> None:
     graph = Graph()
@@ -113,7 +126,7 @@ def test_keys_outside_of_the_window_are_not_looked_at() -> None:
     assert np.isfinite(actual[0, 0, 200:]).all() and np.isnan(actual[0, 0, :110]).all()
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 def test_no_keys(device: str) -> None:
     graph = Graph()
     q, k = graph.input("q", (1, 2, 1, 8)), graph.input("k", (1, 2, "keys", 8))
@@ -122,7 +135,7 @@ def test_no_keys(device: str) -> None:
     assert (actual["y"] == 0).all()
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("queries", [1, 9])
 @pytest.mark.parametrize("dtype", ROUNDINGS)
 def test_features_behind_the_last_do_not_count(dtype: str, queries: int, device: str) -> None:

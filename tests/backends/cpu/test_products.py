@@ -24,7 +24,7 @@ from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 from support import run_on
 
-from .test_bytes import KINDS, SHAPES
+from .test_bytes import FLOAT_KINDS, SHAPES
 
 DTYPES = ("f32", "f64", "f16", "bf16")
 ROUNDS = {"f32": 1e-6, "f64": 2e-15, "f16": 1e-3, "bf16": 8e-3}
@@ -41,7 +41,7 @@ def check(actual: Any, a: Any, b: Any, dtype: str) -> None:
     np.testing.assert_allclose(actual.astype(np.float64), a @ b, atol=ROUNDS[dtype] * (abs(a) @ abs(b)).max())
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products(shape: tuple[int, int, int], dtype: str, device: str) -> None:
@@ -57,7 +57,7 @@ def test_products(shape: tuple[int, int, int], dtype: str, device: str) -> None:
         check(outputs[name], a, b, dtype)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_turned_right_sides(dtype: str, device: str) -> None:
     """Columns of the right side lie along memory, in squares of whole vectors and not."""
@@ -74,7 +74,7 @@ ORDERS = ("bmk,bkn", "bkm,bkn", "bkm,bnk", "kbm,nkb", "mkb,nbk", "kmb,knb", "bml
 """Axes of both sides, as they lie; the sum is over k and l."""
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("weight", [False, True], ids=["value", "weight"])
 @pytest.mark.parametrize("m, k, n", [(40, 21, 19), (65, 130, 3), (7, 16, 150)])
@@ -135,7 +135,7 @@ def test_sides_of_known_sizes_change_and_others_are_copied() -> None:
     assert kernels("m", 8, True) == (["operand", "dot_general"], 0)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels, dilation", [(1, 1), (3, 1), (16, 1), (5, 2)])
 def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> None:
@@ -157,7 +157,7 @@ def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> 
     )
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups, share, outputs", [(2, 3, 5), (3, 16, 4), (2, 1, 20), (4, 2, 3), (2, 5, 33)])
 def test_grouped_convolutions(groups: int, share: int, outputs: int, dtype: str, device: str) -> None:
@@ -195,7 +195,7 @@ def test_groups_and_batches_of_weights_are_packed() -> None:
     assert [(work.packed > 0, work.batch[0], len(work.b.axes)) for work in contractions] == [(True, 4, 1), (True, 3, 1)]
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_infinities_and_nan_stay_in_their_rows(dtype: str, device: str) -> None:
     g = Graph()
@@ -208,7 +208,7 @@ def test_infinities_and_nan_stay_in_their_rows(dtype: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 def test_sums_are_wide_and_rounded_once(dtype: str, device: str) -> None:
     """Ones that a narrow sum would lose, the smallest numbers of the dtype, and a result halfway between two."""
     g = Graph()
@@ -241,7 +241,7 @@ def test_forms_by_dtype() -> None:
     assert not old.converts_f16
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [3, 40])
 def test_matrices_that_rows_choose(rows: int, dtype: str, device: str) -> None:
@@ -291,7 +291,7 @@ def test_nothing_to_choose_from(shape: tuple[int, int, int], disable: tuple[str,
     np.testing.assert_array_equal(actual, np.zeros((20, 2, n), np.float32))
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("columns", [8, 24, 40, 56, 72, 104])
 def test_products_whose_last_panel_has_whole_vectors_only(columns: int, device: str) -> None:
     """With an epilogue that reads along columns, rows, and both."""
@@ -333,7 +333,7 @@ def test_blocks_waste_little_of_the_last_panel(columns: int, block: tuple[int, i
     assert (scheduled.rows, scheduled.vectors) == block
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("channels", [(16, 24), (32, 40)])
 def test_convolutions_by_winograd_of_open_sizes(channels: tuple[int, int], device: str) -> None:
     """Small images are one group of tiles, wide ones a row of tiles each."""
@@ -352,7 +352,7 @@ def test_convolutions_by_winograd_of_open_sizes(channels: tuple[int, int], devic
         np.testing.assert_allclose(run_on(device, g, {"x": a}, {"w": b})["y"], expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
 @pytest.mark.parametrize("columns", [16, 80, 96, 100])
 @pytest.mark.parametrize("rows", [1, 9, 130])

@@ -19,7 +19,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.interpreter import evaluate
 from support import run_on
 
-from .test_bytes import KINDS
+from .test_bytes import FLOAT_KINDS
 
 DTYPES = ("f32", "f64", "bf16", "i8", "bool")
 
@@ -37,7 +37,7 @@ def extrema(x: Value, axis: int) -> dict[str, Value]:
     return {f"{name} {last}": op(x, axis=axis, last=last) for name, op in named.items() for last in (False, True)}
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axis", range(3))
 def test_places_of_extrema(axis: int, dtype: str, device: str) -> None:
@@ -58,7 +58,7 @@ def test_places_of_extrema(axis: int, dtype: str, device: str) -> None:
             np.testing.assert_array_equal(actual[name], reference, err_msg=f"{name} {shape}")
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 @pytest.mark.parametrize("shape", [(50, 17), (300, 130), (64, 256), (0, 40)], ids=str)
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_long_columns(shape: tuple[int, int], symbolic: bool, device: str) -> None:
@@ -82,7 +82,7 @@ def test_long_columns(shape: tuple[int, int], symbolic: bool, device: str) -> No
         np.testing.assert_allclose(actual[name], expected, rtol=2e-5, atol=2e-4)
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 def test_a_nan_stays_in_its_column(device: str) -> None:
     g = Graph()
     g.output(ops.reduce_sum(g.input("x", (100, 300)), axes=(0,)), name="sum")
@@ -93,7 +93,7 @@ def test_a_nan_stays_in_its_column(device: str) -> None:
     assert (np.delete(actual, (17, 131)) == 100).all()
 
 
-@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("device", FLOAT_KINDS)
 def test_one_long_row_in_parts(device: str) -> None:
     """Of lengths that parts divide and not, two reductions in a pass, several axes, positions as numbers, few rows."""
     g = Graph()

@@ -31,7 +31,7 @@ from rlx.models.context import Context
 from rlx.models.llama import decoder
 from rlx.models.llama_config import Config
 from rlx.runtime.session import Precision
-from support import cubin
+from support import cubin, layouts_at_turn
 
 from .emulated_driver import EmulatedDriver
 from .fake_cublaslt import FakeLibrary
@@ -243,15 +243,16 @@ def test_halves_that_others_read_are_there() -> None:
 @pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
 @pytest.mark.parametrize("number", range(len(nvrtc.ARCHITECTURES)))
 def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each for one of the architectures."""
-    layouts = [each for each in LAYOUTS if replace(each, paired=True).is_possible][number :: len(nvrtc.ARCHITECTURES)]
+    """Each for one of the architectures, a part of them at each commit."""
+    possible = [each for each in LAYOUTS if replace(each, paired=True).is_possible]
+    layouts = layouts_at_turn(possible, number, len(nvrtc.ARCHITECTURES))
     texts = []
     for layout in layouts:
         force(monkeypatch, layout)
         graph = gate(300, 96, 104, "f16", silu)
         texts += cpp_module([program_of(graph)], target=NVIDIAS.target).kernels.values()
     made = [text for text in texts if "copy_ahead" in text]
-    assert len(made) == len(layouts)
+    assert len(made) == len(layouts) > 0
     assert cubin("\n".join([prelude(), *made]), nvrtc.ARCHITECTURES[number])
 
 

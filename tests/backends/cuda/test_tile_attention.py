@@ -53,16 +53,16 @@ def inputs_of(graph: Graph, queries: int, keys: int) -> dict[str, Array]:
     return given
 
 
-def both(graph: Graph, given: dict[str, Array]) -> tuple[Array, Array]:
+def both(graph: Graph, *inputs: dict[str, Array]) -> list[tuple[Array, Array]]:
+    """Results of each of some inputs, and what they should be; the graph is compiled once."""
     assert "load_transposed(" in "".join(cpp_module([program_of(graph)]).kernels.values())
-    made, expected = (np.asarray(rlx.Session(device).compile(graph).run(given)[0]) for device in ("cuda", "cpu"))
-    return made, expected
+    model, exact = (rlx.Session(device).compile(graph) for device in ("cuda", "cpu"))
+    return [(np.asarray(model.run(given)[0]), np.asarray(exact.run(given)[0])) for given in inputs]
 
 
 def check(graph: Graph, *sizes: tuple[int, int]) -> None:
     dtype = graph.inputs[0].dtype.name
-    for queries, keys in sizes:
-        made, expected = both(graph, inputs_of(graph, queries, keys))
+    for made, expected in both(graph, *(inputs_of(graph, *size) for size in sizes)):
         tolerance = TOLERANCES[dtype] * np.abs(expected).max(initial=1e-3)
         np.testing.assert_allclose(made, expected, rtol=0, atol=tolerance)
 
@@ -118,13 +118,13 @@ def test_a_mask_of_keys_is_a_bit_each(driver: EmulatedDriver) -> None:
     given = inputs_of(graph, 70, 200)
     given["mask"][0] = True
     given["mask"][1, ..., 64:128] = False
-    made, expected = both(graph, given)
+    ((made, expected),) = both(graph, given)
     np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
 def test_no_keys_give_what_they_give_elsewhere(driver: EmulatedDriver) -> None:
     graph = graph_of(32, 32, "f16")
-    made, expected = both(graph, inputs_of(graph, 70, 0))
+    ((made, expected),) = both(graph, inputs_of(graph, 70, 0))
     np.testing.assert_array_equal(made, expected)
 
 
@@ -138,7 +138,7 @@ def test_special_numbers_stay_in_their_rows(
     graph = graph_of(32, 32, "f16")
     given = inputs_of(graph, 70, 90)
     given[name][1, 1, 7, 3] = special
-    made, expected = both(graph, given)
+    ((made, expected),) = both(graph, given)
     np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
     np.testing.assert_array_equal(np.isinf(made), np.isinf(expected))
     finite = np.isfinite(expected)
@@ -151,7 +151,7 @@ def test_scores_of_any_size_have_powers(driver: EmulatedDriver) -> None:
     given = inputs_of(graph, 70, 200)
     given["q"] *= np.float16(30)
     given["k"] *= np.linspace(1, 30, 200, dtype=np.float16)[:, None]
-    made, expected = both(graph, given)
+    ((made, expected),) = both(graph, given)
     np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 

@@ -32,7 +32,7 @@ from rlx.passes.pipeline import optimise
 from support import commit_number, cubin
 
 GROUPS = 6
-EVERY = 2
+EVERY = 3
 """One case of so many compiles, others at each commit."""
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())

@@ -16,7 +16,7 @@ from benchmarks.onnx_cases import load_cases, run_case
 from support import commit_number
 
 PARTS = 8
-EVERY = {"cpu": 2, "reference": 1}
+EVERY = {"cpu": 3, "reference": 1}
 """Of so many cases one runs, others at each commit: nearly all of the time is that of compiles."""
 RIGHT = Path(__file__).parent / "right"
 WRONG = {

@@ -37,10 +37,11 @@ class Ranges:
         self.positions = positions
         self._pure: dict[Expr, bool] = {}
         self._known: dict[Expr, Interval] = {}
+        self._seen: set[Expr] = set()  # all below these are known, as far as they have an interval
 
     def is_index(self, node: Expr) -> bool:
         """Whether a node is arithmetic over loop axes and dims, with no data in it."""
-        for part in ex.walk([node]):
+        for part in ex.walk([node], below=lambda part: part not in self._pure):
             if part not in self._pure:
                 inner = bool(part.args) and part.kind in ex.INSTRUCTIONS and part.dtype is dtypes.i64
                 leaf = part.kind in _PURE_LEAVES
@@ -53,10 +54,11 @@ class Ranges:
         return node.dtype is dtypes.i64 and fits(self.interval(node))
 
     def interval(self, node: Expr) -> Interval:
-        for part in ex.walk([node]):
+        for part in ex.walk([node], below=lambda part: part not in self._seen):
             if part.dtype is dtypes.i64 and part not in self._known:
                 interval = I32 if self.is_index(part) else _interval(part, self._known, self._leaf)
                 self._known[part] = interval
+            self._seen.add(part)
         return self._known[node]
 
     def _leaf(self, node: Expr) -> Interval:
