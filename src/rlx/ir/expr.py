@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from rlx import locks
 from rlx.errors import DTypeError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
+from rlx.locks import rlock
 from rlx.records import dataclass
 
 
@@ -182,7 +182,7 @@ def _erf(a: Any) -> Any:
 _ins("erf", 1, "f", _erf, hard=True)
 
 _interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
-_interning = locks.rlock()
+_interning = rlock()
 _KIND = {"bool": "b", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 

@@ -191,8 +191,8 @@ class TileAttention(AttentionWriter):
         self.queries.bring(code, "", copy)
 
     def _load_queries(self) -> None:
-        """Waits for a tile's queries, where no barrier of all comes behind, and brings a warp's to registers, where warps
-        multiply alone."""
+        """Waits for a tile's queries, where no barrier of all comes behind, and brings a warp's to registers, where
+        warps multiply alone."""
         code, steps = self.code, self.work.features // 16
         code.emit(f"Piece query_of[{steps}];")
         if self.groups > 1:
