@@ -41,6 +41,8 @@ ADDED_A_CLOCK = 128
 """Sums of f32, of a multiprocessor."""
 PARTS_A_CLOCK, SPLIT_A_CLOCK = 350, 16
 """Products of f32 as sums of shorter floats, and operands that are made such sums."""
+HELD_ROWS = 1.08
+"""What that is more for warps with more rows than columns and two chunks a stage, which have registers for neither."""
 ALONE_APART = 3.5
 """Clocks in which a warp that has nobody beside it makes such sums of the rows and columns of 16 steps along k, for
 each: matrix units wait for it as it does for them."""
@@ -320,6 +322,8 @@ def clocks(work: Contraction, layout: TileLayout, instructions: float = 0) -> fl
         products += rows * columns * k / (MOST_CUT if layout.together else 2 * CHUNK) / ADDED_A_CLOCK
     if work.float_parts:  # what a warp takes apart
         products += (layout.rows + layout.columns) * k * layout.warps[0] * layout.warps[1] / SPLIT_A_CLOCK
+        if layout.rows > layout.columns and layout.chunks > 1:
+            products *= HELD_ROWS
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
