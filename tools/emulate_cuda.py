@@ -141,14 +141,15 @@ def encoded_map(placed: PlacedMap, start: int) -> bytes:
 class Emulator:
     """Takes the place of a GPU's driver.
 
-    warp   lanes of a warp, or of a wavefront
+    warp       lanes of a warp, or of a wavefront
+    in_front   whether every other buffer has no memory in front of it, in place of behind
     """
 
     name = "emulated"
     architecture = "C++"
 
-    def __init__(self, warp: int = 32) -> None:
-        self.warp = warp
+    def __init__(self, warp: int = 32, in_front: bool = False) -> None:
+        self.warp, self.in_front = warp, in_front
         self._memory: dict[int, mmap.mmap] = {}
         self._count = 0
 
@@ -186,7 +187,7 @@ class Emulator:
             return ctypes.CDLL(file.name)
 
     def buffer(self, nbytes: int) -> ctypes.c_uint64:
-        """Memory that holds what nobody expects, and behind which there is none, or, of every other, before which."""
+        """Memory that holds what nobody expects, and behind which there is none, or in front of which."""
         size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         held = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         mapping = mmap.mmap(-1, held + 2 * mmap.PAGESIZE)
@@ -196,7 +197,7 @@ class Emulator:
             assert LIBC.mprotect(ctypes.c_void_p(none), mmap.PAGESIZE, NOTHING) == 0
         ctypes.memset(first, 0xA5, held)
         self._count += 1
-        start = first if self._count % 2 else first + held - size
+        start = first if self.in_front and self._count % 2 else first + held - size
         self._memory[start] = mapping
         return ctypes.c_uint64(start)
 

@@ -39,7 +39,7 @@ PIPED = (PipedLayout(16, 64, (8, 1, 1), 64, 3, together=True),)
 @cache
 def install() -> str:
     """Has this process run `cuda` on the processor; the name of the device."""
-    device._drivers[os.getpid(), "cuda"] = EmulatedDriver()
+    device._drivers[os.getpid(), "cuda"] = EmulatedDriver(in_front=True)
     CudaBackend.probe = lambda self: Probe(devices=("Emulated",))  # type: ignore[method-assign]
     tiles.force(FMA, PARTS, HALVES, BYTES, PIPED)
     registry.refresh()

@@ -92,8 +92,8 @@ class EmulatedDriver(Driver):
     api = CUDA
     compiler = "emulated"
 
-    def __init__(self, capacity: int = 1 << 28, warp: int = 32) -> None:
-        self.emulator = Emulator(warp)
+    def __init__(self, capacity: int = 1 << 28, warp: int = 32, in_front: bool = False) -> None:
+        self.emulator = Emulator(warp, in_front)
         self.capacity = capacity
         self.calls: list[str] = []
         self.blocks: dict[int, Any] = {}

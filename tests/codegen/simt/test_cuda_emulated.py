@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,6 +178,18 @@ def test_kernels_that_leave_their_memory_are_found() -> None:
     launch(prelude() + text % "threadIdx.x % 4", "f", 1, np.zeros(4, np.int32))
     with pytest.raises(AssertionError, match="f: it reads or writes behind its memory"):
         launch(prelude() + text % "threadIdx.x % 5", "f", 1, np.zeros(4, np.int32))
+
+
+def test_reads_in_front_of_memory_are_found() -> None:
+    """Of every other buffer, where that is asked for."""
+    text = 'extern "C" __global__ void f(int* p, const Record<1> record) {\n  p[0] = p[record.dims[0]];\n}\n'
+    for in_front, at in ((True, 0), (True, -1), (False, -1)):
+        emulator = Emulator(in_front=in_front)
+        module = emulator.load(emulator.compile(prelude() + text, ["f"]))
+        pointer, record = emulator.buffer(16), ctypes.create_string_buffer(at.to_bytes(8, "little", signed=True), 8)
+        found = in_front and at < 0
+        with pytest.raises(AssertionError, match="f: it reads or writes behind") if found else nullcontext():
+            emulator.launch(module, "f", 1, 32, [pointer, record])
 
 
 def test_what_is_no_cpp_is_refused() -> None:
