@@ -61,7 +61,6 @@ inline Piece load_transposed(const Piece* row) {
   return {made[0], made[1], made[2], made[3]};
 }
 
-inline float power_of_two(float x) { return exp2f(x); }
 
 // Kernels of the emulation end before the next one begins.
 inline void follow() {}

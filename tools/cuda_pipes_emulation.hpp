@@ -66,6 +66,12 @@ inline void arrive(unsigned long long* counter) {
   arrive_with_bytes(counter, 0);
 }
 
+inline void arrive_with_copies(unsigned long long* counter) {
+  emulation::commit();
+  emulation::await_copies(0);
+  arrive(counter);
+}
+
 template <class... Places>
 void bring_tile(const TensorMap& map, Piece* place, unsigned long long* counter, Places... at) {
   emulation::copy_tile(map, place, counter, {at...});

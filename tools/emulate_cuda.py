@@ -43,7 +43,7 @@ HIP = Path(__file__).with_name("hip_emulation.hpp")
 METAL = Path(__file__).with_name("metal_emulation.hpp")
 PTX = [
     Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
-    for kind in ("halves", "matrix", "bytes", "float8", "copies", "warpgroups", "clusters", "pipes")
+    for kind in ("floats", "halves", "matrix", "bytes", "float8", "copies", "warpgroups", "clusters", "pipes")
 ]
 ALIGNMENT = 16
 MAP_BYTES = 128

@@ -168,6 +168,8 @@ for _name, _numpy in {
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }.items():  # fmt: skip
     _ins(_name, 1, "f", _numpy, hard=True)
+_ins("near_exp2", 1, "f", np.exp2)  # two units in the last place off at most; subnormal numbers may become zeros
+_ins("near_reciprocal", 1, "f", lambda a: 1 / a)  # one unit in the last place; passes for targets with both make them
 _ins("pow", 2, "f", np.power, hard=True)
 _ins("atan2", 2, "f", np.arctan2, hard=True)
 

@@ -10,25 +10,38 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt import team_attention, tile_attention
+from rlx.codegen.simt import brought_attention, team_attention, tile_attention
 from rlx.codegen.simt.module import cpp_module
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.program import leaves
 from support import run_on
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import graph_dtype
 
 TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2}
-GROUPS_OF = tile_attention.groups_of
+BROUGHT = brought_attention.takes
 
 
-@pytest.fixture(autouse=True, params=[0, 2], ids=["warps", "groups"])
+class ByWarps(tile_attention.TileAttention):
+    """By warps alone."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given[:3])
+
+
+@pytest.fixture(autouse=True, params=["warps", "group", "groups"])
 def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By warps alone, and by two groups of four, which every other block of the emulated driver has."""
+    """By warps alone, by a group of four, which every other block of the emulated driver has, and by two where features
+    are whole lines."""
     monkeypatch.setattr(team_attention, "FEW_TILES", -1)
-    monkeypatch.setattr(tile_attention, "groups_of", lambda rows, warpgroups: request.param)
+    two = request.param == "groups"
+    monkeypatch.setattr(brought_attention, "takes", lambda work, rows: two and BROUGHT(work, team_attention.SOME_GUESS))
+    if request.param == "warps":
+        monkeypatch.setattr(tile_attention, "TileAttention", ByWarps)
 
 
 def graph_of(
@@ -43,6 +56,11 @@ def graph_of(
     return graph
 
 
+def attention_of(graph: Graph) -> FusedAttention:
+    works = [kernel.work for kernel in leaves(program_of(graph).main)]
+    return next(work for work in works if isinstance(work, FusedAttention))
+
+
 def inputs_of(graph: Graph, queries: int, keys: int) -> dict[str, Array]:
     random = np.random.default_rng(queries + keys)
     given: dict[str, Array] = {}
@@ -55,7 +73,8 @@ def inputs_of(graph: Graph, queries: int, keys: int) -> dict[str, Array]:
 
 def both(graph: Graph, *inputs: dict[str, Array]) -> list[tuple[Array, Array]]:
     """Results of each of some inputs, and what they should be; the graph is compiled once."""
-    assert "load_transposed(" in "".join(cpp_module([program_of(graph)]).kernels.values())
+    text = "".join(cpp_module([program_of(graph)]).kernels.values())
+    assert "load_transposed(" in text or "arrive_with_copies(" in text
     model, exact = (rlx.Session(device).compile(graph) for device in ("cuda", "cpu"))
     return [(np.asarray(model.run(given)[0]), np.asarray(exact.run(given)[0])) for given in inputs]
 
@@ -75,14 +94,11 @@ def test_heads_of_all_sizes(features: int, values: int, dtype: str, driver: Emul
     check(graph_of(features, values, dtype), (70, 130), (1, 1), (64, 64), (0, 5), (129, 63))
 
 
-def test_one_group_of_warps(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_attention, "groups_of", lambda rows, warpgroups: 1)
-    check(graph_of(64, 96, "bf16", causal=True), (70, 70), (300, 300))
-
-
 def test_few_tiles_are_shared_by_two_groups() -> None:
-    some, many = (GROUPS_OF(rows, True) for rows in (team_attention.SOME_GUESS, team_attention.MANY_GUESS))
-    assert (some, many, GROUPS_OF(team_attention.MANY_GUESS, False)) == (2, 1, 0)
+    work = attention_of(graph_of(64, 96, "bf16"))
+    assert BROUGHT(work, team_attention.SOME_GUESS)
+    assert not BROUGHT(work, team_attention.MANY_GUESS)
+    assert not BROUGHT(attention_of(graph_of(48, 96, "bf16")), team_attention.SOME_GUESS)
 
 
 @pytest.mark.parametrize(

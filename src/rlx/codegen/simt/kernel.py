@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.codegen.simt import (
+    brought_attention,
     cluster_attention,
     contraction,
     fma_tile,
@@ -60,8 +61,9 @@ def render(
             if target.rows == team_attention.CLUSTER_GUESS:
                 return cluster_attention.ClusterAttention(work, slots, language).shader(bindings, name)
             if target.rows >= team_attention.SOME_GUESS and tile_attention.takes(work, slots):
-                groups = tile_attention.groups_of(target.rows, target.warpgroups)
-                return tile_attention.TileAttention(work, slots, language, groups).shader(bindings, name)
+                if target.warpgroups and brought_attention.takes(work, target.rows):
+                    return brought_attention.BroughtAttention(work, slots, language).shader(bindings, name)
+                return tile_attention.TileAttention(work, slots, language, target.warpgroups).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
             return team_parts.TeamParts(work, slots, language).shader(bindings, name)

@@ -172,7 +172,7 @@ class TeamAttention(AttentionWriter):
         """Of 16-bit floats, with as much of it as the results have room for."""
         if self.work.float_parts:
             return super().exp(text)
-        return self.code.let(f"power_of_two(({text}) * {self.number(math.log2(math.e))})")
+        return self.code.let(f"near_exp2(({text}) * {self.number(math.log2(math.e))})")
 
     # what a row is, and which keys it has: numbers of 32 bits, as there are fewer (`Shader.fewer`)
 

@@ -9,8 +9,13 @@ from rlx.codegen.simt.code import WIDE, WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord
 from rlx.codegen.simt.language.cuda_warpgroups import WARPGROUPS
 from rlx.codegen.simt.language.texts import GPU, conversions, text_of
+from rlx.codegen.simt.registers import Reg
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+
+NEAR = ("near_exp2", "near_reciprocal")
+"""Instructions that no other language has."""
 
 
 class Cuda(Cpp):
@@ -23,6 +28,11 @@ class Cuda(Cpp):
 
     def prelude(self) -> str:
         return prelude()
+
+    def _text(self, node: Expr, args: Sequence[Reg]) -> str | None:
+        if node.kind in NEAR and node.dtype is dtypes.f32:
+            return f"{node.kind}({args[0].name})"
+        return super()._text(node, args)
 
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
@@ -101,6 +111,7 @@ class CudaPart(Cuda):
 CUDA = Cuda()
 
 PTX = (
+    "cuda_floats.cuh",
     "cuda_halves.cuh",
     "cuda_launch.cuh",
     "cuda_matrix.cuh",

@@ -17,13 +17,6 @@ __device__ __forceinline__ Piece load_transposed(const Piece* row) {
   return made;
 }
 
-// 2^x, two units in the last place off at most: of powers that are rounded to 16 bits.
-__device__ __forceinline__ float power_of_two(float x) {
-  float made;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(made) : "f"(x));
-  return made;
-}
-
 // c[16][8] += a[16][8] · b[8][8] of floats whose lower 13 bits are left out.
 __device__ __forceinline__ void mma_tf32(
     float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {

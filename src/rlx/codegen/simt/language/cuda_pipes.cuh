@@ -13,6 +13,14 @@ __device__ __forceinline__ void arrive(unsigned long long* counter) {
       ::"r"((unsigned)__cvta_generic_to_shared(counter)) : "memory");
 }
 
+// One arrival, behind all copies that the thread has asked for before, which go on meanwhile.
+__device__ __forceinline__ void arrive_with_copies(unsigned long long* counter) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+      ::"r"((unsigned)__cvta_generic_to_shared(counter)) : "memory");
+#endif
+}
+
 // A map of a tensor, as a driver makes it of what `maps.py` says.
 struct alignas(64) TensorMap {
   unsigned long long words[16];
