@@ -125,7 +125,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "side-writes": written_norm,
     "row-tails": rotary_norm,
     "one-side": rotary_norm,
-    "short-erf": active_product,
+    "short-factors": active_product,
     "row-prologues": normed_product,
     "paired-sums": gate_of_both,
     "side-by-side": two_norms,

@@ -54,7 +54,7 @@ from rlx.kernel.passes.pack_blocks import PackBlocks
 from rlx.kernel.passes.paired_sums import PairedSums
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
-from rlx.kernel.passes.short_erf import ShortErf
+from rlx.kernel.passes.short_factors import ShortFactors
 from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.passes.unpack_blocks import UnpackBlocks
@@ -185,7 +185,7 @@ def kernel_passes(target: CppTarget) -> list[KernelPass]:
         SideWrites(),
         RowTails(),
         OneSide(),
-        ShortErf(),
+        ShortFactors(),
         RowPrologues(_most_rows),
         PairedSums(_most_unpaired(target)),
         BesideEachOther(lambda nest: True),
