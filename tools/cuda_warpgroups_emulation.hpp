@@ -13,6 +13,10 @@ inline unsigned long long lines_at(const Piece* first) {
   return (unsigned long long)first | 1ull << 62;
 }
 
+inline unsigned long long matrix_behind(unsigned long long matrix, int pieces) {
+  return matrix + pieces * (long long)sizeof(Piece);
+}
+
 inline void show_to_warpgroups() {}
 
 inline void group_barrier(int group) {

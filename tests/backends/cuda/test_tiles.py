@@ -50,7 +50,12 @@ def force(monkeypatch: pytest.MonkeyPatch, layout: TileLayout) -> None:
 
 def tiles(executable: CudaExecutable) -> int:
     """How many kernels bring operands to workgroup memory."""
-    return sum("copy_ahead" in text for text in executable.plan.module.kernels.values())
+    return sum(brings(text) for text in executable.plan.module.kernels.values())
+
+
+def brings(text: str) -> bool:
+    """Whether a kernel's lanes copy operands, or one asks the copy engine."""
+    return "copy_ahead" in text or "bring_tile(" in text
 
 
 def whole(shape: tuple[int, ...], seed: int, dtype: str = "f16") -> Array:
@@ -190,7 +195,7 @@ def test_epilogues(dtype: str, out: str, n: int, driver: EmulatedDriver, monkeyp
     if out == "u8":
         expected = np.clip(expected, 0, 255)
     np.testing.assert_array_equal(wide(result), expected)
-    (text,) = (text for text in executable.plan.module.kernels.values() if "copy_ahead" in text)
+    (text,) = (text for text in executable.plan.module.kernels.values() if brings(text))
     assert ("put_piece((Piece*)(slot" in text) == (n % 8 == 0 and out != "u8")
 
 
@@ -277,7 +282,7 @@ def test_workgroups_in_a_row_share_the_larger_side() -> None:
     for m, n in ((4096, 1024), (512, 4096)):
         graph = Graph("product")
         graph.output(graph.input("x", (m, 256), "f16") @ graph.param("w", (256, n), "f16"))
-        (text,) = (text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
+        (text,) = (text for text in cpp_module([program_of(graph)]).kernels.values() if brings(text))
         (fast,) = re.findall(r"const auto (\w+) = .*position %", text)
         (column,) = re.findall(r"const auto left\d+ = (\w+) \*", text)
         assert (column == fast) == (m > n)
@@ -293,7 +298,7 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         force(monkeypatch, layout)
         graph = Graph("product")
         graph.output(graph.input("x", (300, 96), "f16") @ graph.param("w", (96, 100), "f16"))
-        texts += [text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
+        texts += [text for text in cpp_module([program_of(graph)]).kernels.values() if brings(text)]
     assert len(texts) == len(layouts) > 0
     assert cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])
 
@@ -306,6 +311,6 @@ def test_results_are_stored_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     graph.output(
         graph.input("x", (320, 96), "f16") @ graph.param("w", (96, 128), "f16") + graph.param("b", (128,), "f16")
     )
-    (text,) = (text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
+    (text,) = (text for text in cpp_module([program_of(graph)]).kernels.values() if brings(text))
     code = operations(nvrtc.compile_cubin(f"{prelude()}\n{text}", "sm_90a"))
     assert 0 < code.count(STORE) == text.count("put_piece(")

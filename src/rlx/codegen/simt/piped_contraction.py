@@ -11,16 +11,16 @@ workgroup memory in 16 bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from rlx.codegen.simt import asked_contraction, tile_contraction, tile_layouts
 from rlx.codegen.simt import loops as nests
-from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
-from rlx.codegen.simt.maps import MOST_RANK, TileMap
+from rlx.codegen.simt.mapped_contraction import LINE, LINE_PIECES, MappedContraction, takes
 from rlx.codegen.simt.piped_results import (
     COLUMNS,
     READERS,
@@ -28,15 +28,13 @@ from rlx.codegen.simt.piped_results import (
     WaitingResults,
     WarpResults,
 )
-from rlx.codegen.simt.team_layouts import CHUNK, CHUNK_BYTES, HALVES, MULTIPROCESSORS, PAD, PANEL, WARP, with_rows
-from rlx.codegen.simt.tile_contraction import TileContraction
+from rlx.codegen.simt.team_layouts import CHUNK_BYTES, HALVES, MULTIPROCESSORS, PAD, WARP, with_rows
 from rlx.codegen.simt.tile_layouts import PIECE_BYTES, SHARED_BYTES, instructions_of, tile_of
 from rlx.codegen.simt.tile_results import WIDTH, stores_pieces
 from rlx.codegen.simt.writer import name_axes
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 
 GROUP = 4 * WARP
@@ -45,12 +43,9 @@ BRINGING_REGISTERS, READING_REGISTERS = 24, 240
 """Of a lane,"""
 BESIDE_FINISHING = 160
 """and of one that multiplies beside others that finish results, and of these."""
-LINE = 64
-LINE_PIECES = 8
-"""Elements along k of a stage, and pieces of 16 bytes that they are: what comes in one row of 128 bytes."""
 
 
-class PipedContraction(TileContraction):
+class PipedContraction(MappedContraction):
     """The shader of a contraction by warps that bring and warps that multiply."""
 
     ring: PipedLayout
@@ -147,67 +142,6 @@ class PipedContraction(TileContraction):
                     left()
         if early:
             code.emit("else follow();")
-
-    def _left_tiles(self) -> Callable[[], None]:
-        return self._tiles_of_rows(self.work.a_slot, self.work.a, self.work.m_axis, 0)
-
-    def _right_tiles(self) -> Callable[[], None]:
-        work, code, layout = self.work, self.code, self.ring
-        start = layout.side_pieces[0]
-        if not work.packed:
-            return self._tiles_of_rows(work.b_slot, work.b, work.n_axis, start)
-        chunks, halves = -(-_static(work.k) // CHUNK), 2 if work.paired else 1
-        panels, of_half = -(-_static(work.n) // PANEL), layout.results[1] // PANEL
-        extents: list[Dim] = [LINE, PANEL // 2, panels * halves, chunks]
-        strides: list[Dim] = [LINE, CHUNK * PANEL * chunks, CHUNK * PANEL]
-        axes = self._batch_axes(work.b, extents, strides)
-        at_once = 1 if work.paired else layout.chunks
-        number = self._map(
-            work.b_slot, work.b, extents, strides, (LINE, PANEL // 2, of_half, at_once, *(1 for _ in axes))
-        )
-
-        def bring() -> None:
-            for half in range(halves):
-                for chunk in range(0, layout.chunks, at_once):
-                    first = f"(int){self.left} / {PANEL} + {half * panels}"
-                    places = ["0", "0", first, f"now * {layout.chunks} + {chunk}", *self._positions(axes)]
-                    place = start + (chunk * layout.tile[1] // 2 + half * of_half * PANEL // 2) * LINE_PIECES
-                    code.emit(f"bring_tile(map{number}, stage + {place}, counter, {', '.join(places)});")
-
-        return bring
-
-    def _tiles_of_rows(self, slot: int, line: Linear, axis: int, start: int) -> Callable[[], None]:
-        """Those of a side whose rows, or columns, are contiguous along k."""
-        work, code, layout = self.work, self.code, self.ring
-        extents: list[Dim] = [work.k, work.m if axis == work.m_axis else work.n]
-        strides = [line.coefficient(axis)]
-        axes = self._batch_axes(line, extents, strides)
-        rows = layout.tile[axis - work.m_axis]
-        number = self._map(slot, line, extents, strides, (LINE, rows, *(1 for _ in axes)))
-
-        def bring() -> None:
-            first = self.top if axis == work.m_axis else self.left
-            places = ", ".join([f"now * {LINE}", f"(int){first}", *self._positions(axes)])
-            code.emit(f"bring_tile(map{number}, stage + {start}, counter, {places});")
-
-        return bring
-
-    def _batch_axes(self, line: Linear, extents: list[Dim], strides: list[Dim]) -> list[int]:
-        """Axes of a batch along which a side differs, which become axes of its map."""
-        work = self.work
-        axes = [axis for axis in range(len(work.batch)) if line.coefficient(axis) != 0]
-        extents += [work.batch[axis] for axis in axes]
-        strides += [line.coefficient(axis) for axis in axes]
-        return axes
-
-    def _positions(self, axes: Sequence[int]) -> list[str]:
-        return [f"(int){self.body.axes[axis]}" for axis in axes]
-
-    def _map(self, slot: int, line: Linear, extents: list[Dim], strides: list[Dim], box: tuple[int, ...]) -> int:
-        """The number of a map of a side."""
-        made = TileMap(slot, self.work.a_dtype, line.const, tuple(extents), tuple(strides), box)
-        self.code.maps.append(made)
-        return len(self.code.maps) - 1
 
     # multiplying
 
@@ -360,42 +294,26 @@ LAYOUTS = (
     PipedLayout(16, 128, (8, 1, 1), LINE, 5, together=True),
 )
 LEAST_ROWS = 256
-BROUGHT_A_CLOCK = 38
+BROUGHT_A_CLOCK = 45
 """Bytes of tiles that come to a multiprocessor,"""
 COLUMN_CLOCKS = 4.04
 """what matrix units take for a column of a tile in a step,"""
-BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 3750, 1 / 12, 1 / 140
+BEGIN_CLOCKS, RESULT_CLOCKS, INSTRUCTION_CLOCKS = 2000, 1 / 12, 1 / 140
 """and what it takes until the first operands are there, what a result takes, and an instruction for one, as measured
 with ten products on an H200."""
 WAIT_CLOCKS = 400
 """What it takes to put a tile's sums where they wait."""
 MOST_WAITING = 192
 """Columns of tiles whose sums leave registers to a fourth group."""
-BY_ONE_GROUP = 2.5
+BY_ONE_GROUP = 2.7
 """How much longer results take a group by itself than two: each scheduler has one warp of it."""
 FAVOUR, LONG = 1.1, 1024
 """How much more than other layouts these may seem to take with sums so long: prices of others are too low by more."""
 
 
-def takes(work: Contraction, language: Language) -> bool:
-    """Whether maps can tell where both sides lie: rows and panels at fixed distances, of which no run moves any."""
-    halves = (
-        (not work.paired or work.dtype in HALVES)
-        and work.a_dtype in HALVES
-        and work.a_dtype is work.b_dtype
-        and not work.float_parts
-    )
-    known = all(isinstance(d, int) for d in (work.k, work.n) if work.packed or d is work.k)
-    moving: frozenset[str] = getattr(language, "moving", frozenset())
-    still = not any(dims.symbols(dim) & moving for dim in work.dims())
-    plain = not (work.taps or work.bounds or work.a.others or work.b.others)
-    batched = [sum(side.coefficient(axis) != 0 for axis in range(len(work.batch))) for side in (work.a, work.b)]
-    of_batch = batched[0] <= MOST_RANK - 2 and batched[1] <= MOST_RANK - (4 if work.packed else 2)
-    return halves and known and still and plain and of_batch
-
-
 def _tiles(work: Contraction, layout: PipedLayout) -> int:
-    rows, columns = layout.results
+    """How many there are of a contraction of known dims, whose columns are those of both sums."""
+    rows, columns = layout.tile
     return math.prod(map(_static, work.batch)) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
 
 
@@ -436,7 +354,7 @@ def render(
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
     layout = layout_of(work, target, language) if tile_contraction.fits(work, slots) else None
     if layout is None or (layout.in_halves and not stores_pieces(work, slots)):
-        return tile_contraction.render(work, slots, bindings, name, target, language)
+        return asked_contraction.render(work, slots, bindings, name, target, language)
     return PipedContraction(work, slots, language, target.rows, layout).shader(bindings, name)
 
 

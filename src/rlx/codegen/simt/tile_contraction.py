@@ -139,11 +139,7 @@ class TileContraction(TeamContraction):
         so that matrix units always have some."""
         work, code, layout = self.work, self.code, self.ring
         a_turn = -(-_static(work.k) // layout.depth)
-        steps, first = f"{_static(dims.product(work.taps)) * a_turn}", ""
-        if layout.splits > 1:
-            code.emit(f"const int begin = split * {steps} / {layout.splits};")
-            code.emit(f"const int steps = (split + 1) * {steps} / {layout.splits} - begin;")
-            steps, first = "steps", "begin + "
+        steps, first = self._name_steps(_static(dims.product(work.taps)) * a_turn)
         self._places()
         self._name_matrices()
         start = layout.side_pieces[0]
@@ -185,6 +181,15 @@ class TileContraction(TeamContraction):
         if layout.together and self.within == "sums":
             code.emit("if (has_warpgroups) await_products<0>();")
             code.emit(self._hold())
+
+    def _name_steps(self, count: int) -> tuple[str, str]:
+        """Of so many steps those of the workgroup: how many, and what is in front of the number of one."""
+        splits = self.ring.splits
+        if splits == 1:
+            return str(count), ""
+        self.code.emit(f"const int begin = split * {count} / {splits};")
+        self.code.emit(f"const int steps = (split + 1) * {count} / {splits} - begin;")
+        return "steps", "begin + "
 
     def _bring_first(self, right: Copies, steps: str, first: str) -> None:
         """Asks for the weights of the first stages while the kernel before still runs, which made none of them."""
@@ -430,12 +435,16 @@ class TileContraction(TeamContraction):
             row = f"part_row + i * {16 * layout.group} + half * 8 + own / 4"
             column = "warp_column + j * 8 + own % 4 * 2"
             code.emit(f"HalfPiece* const place = (HalfPiece*)(shared_sums + ({row}) * {pitch} + {column});")
-            pair = [f"sums[{first} + i][j][2 * half + {k}]" for k in range(2)]
+            pair = [f"sums[{first} + i][j][2 * half + {self._of_pair(k)}]" for k in range(2)]
             if adds:
                 pair = [f"{to_sum}(place->{word}) + {total}" for word, total in zip("xy", pair)]
             code.emit(f"*place = HalfPiece{{{', '.join(f'{to_bits}({total})' for total in pair)}}};")
             if self.work.float_parts:
                 code.emit("lost |= is_lost(__uint_as_float(place->x)) || is_lost(__uint_as_float(place->y));")
+
+    def _of_pair(self, number: int) -> str:
+        """Which of a lane's neighbouring sums, of tile of eight columns `j`, is that of a column."""
+        return str(number)
 
     def _join(self) -> None:
         """Puts whole sums where a workgroup of a cluster has its parts of them, of the rows that it finishes: nobody
@@ -478,6 +487,11 @@ def fits(work: Contraction, slots: Sequence[Slot]) -> bool:
     return known and all(slots[slot].aligned and is_aligned(line, work) for slot, line in sides)
 
 
+def layout_of(work: Contraction, slots: Sequence[Slot], target: Target) -> TileLayout | None:
+    """The layout of a contraction's tiles, if it should have any."""
+    return tile_of(work, target.rows, target.warpgroups) if fits(work, slots) else None
+
+
 def most_unpaired(work: Contraction, slots: Sequence[Slot], warpgroups: bool) -> int | None:
     """Of a paired contraction, the number of rows up to which a product and a map should be faster; None where they
     always are, or have to do."""
@@ -501,7 +515,7 @@ def render(
 ) -> Shader:
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster, and of
     paired ones. Raises CompileError for one of these that has no tile."""
-    layout = tile_of(work, target.rows, target.warpgroups) if fits(work, slots) else None
+    layout = layout_of(work, slots, target)
     if layout is None and work.paired:
         raise CompileError(f"[{name}] expected a tile with the columns of both sums, got none for {target.rows} rows")
     if layout is None:

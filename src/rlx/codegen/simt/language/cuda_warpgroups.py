@@ -32,6 +32,11 @@ __device__ __forceinline__ unsigned long long lines_at(const Piece* first) {
   return place | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
+// The same matrix so many pieces of 16 bytes further on.
+__device__ __forceinline__ unsigned long long matrix_behind(unsigned long long matrix, int pieces) {
+  return matrix + pieces;
+}
+
 // Makes what a thread has written to workgroup memory ready for such products; a barrier comes between.
 __device__ __forceinline__ void show_to_warpgroups() {
   WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
