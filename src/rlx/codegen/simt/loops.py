@@ -51,7 +51,7 @@ def render(
     by_hand = is_by_hand("rows" if nest.inner else "map")
     pieces = piece_nests.plan(nest, stages, slots) if target.teams and not by_hand else None
     if pieces is not None:
-        return piece_nests.render(nest, stages, pieces, slots, bindings, name, language)
+        return piece_nests.render(nest, stages, pieces, slots, bindings, name, language, target.rows)
     record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
     body = Body(Code(language, subgroups=target.subgroups), record, slots, Ranges(positions))

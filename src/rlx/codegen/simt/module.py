@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlx.codegen.simt import fma_tile, row_product, team_attention, team_contraction, team_layouts
+from rlx.codegen.simt import fma_tile, piece_nests, row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import Cpp
@@ -23,6 +23,7 @@ from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Loop
 from rlx.kernel.ir.fused import RowProduct, SideBySide
+from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -199,6 +200,12 @@ def guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | None
     if target.teams and isinstance(work, FusedAttention) and team_attention.takes(work):
         yield from team_attention.guesses(work, target.warpgroups)
         return
+    if target.teams and isinstance(work, LoopNest) and work.inner and not isinstance(dims.product(work.outer), int):
+        most_alone = piece_nests.most_with_one(work)
+        if most_alone is not None:
+            yield dims.product(work.outer), most_alone, 1
+            yield dims.product(work.outer), None, most_alone + 1
+            return
     rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and _has_tiles(work):
         for most, guess in team_layouts.guesses_of(work):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body
@@ -42,36 +43,54 @@ MOST_INSTRUCTIONS = 100
 """Of an element: small maps of more are done sooner by more lanes."""
 WIDTHS = (WARP // 2, WARP, WORKGROUP)
 """Numbers of lanes that a row may have."""
+MOST_ALONE = 5 << 18
+"""Elements of all rows up to which lanes have one row at a time."""
 USUAL_STEPS = 4
 """Of a warp, or a part of it, along a row; where there are more, a workgroup has the row."""
 
 
 class PieceNest(PieceRows):
-    """A nest whose last axis is in pieces; `width` is the number of a row's lanes, 0 for maps."""
+    """A nest whose last axis is in pieces; `width` is the number of a row's lanes, 0 for maps, and `at_once` how many
+    rows these have: what is the same for all rows is there once for them."""
 
     def __init__(
-        self, body: Body, nest: LoopNest, stages: Sequence[Statement], width: int, held: Sequence[Operand]
-    ) -> None:
+        self, body: Body, nest: LoopNest, stages: Sequence[Statement], width: int, held: Sequence[Operand],
+        at_once: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__(body, nest, stages, WORKGROUP, width or 1, ex.const(0, dtypes.i64), _nothing, "", held)
         self.is_map = width == 0
+        self.at_once = at_once
         self.axis = len(nest.extents()) - 1
         if self.is_map:
             self.inner, self.length, self.lane = [self.axis], NEIGHBOURS, "piece"
 
     def place(self) -> Dim:
-        """Names a lane's position along the outer axes, and tells how many lanes there are."""
+        """Names a lane's place, and tells how many lanes there are."""
         code, record = self.code, self.body.record
         outer = [*self.nest.outer[:-1], self._pieces_along()] if self.is_map else list(self.nest.outer)
-        count = dims.product(outer)
+        self.counted = dims.product(outer)
         if self.is_map:
-            total, rest = count, "position"
-            code.emit(f"if (position >= {record.dim(count)}) {{ follow(); return; }}")
-        else:
-            total = dims.mul(count, self.step)
-            code.emit(f"const int own = (int)lane % {min(self.step, WARP)}, warp = (int)lane / {WARP};")
-            code.emit(f"const bool inside = position < {record.dim(total)};")
-            last = f"{record.dim(count)} - {self.language.index(1)}"
-            rest = code.let(f"minimum(position / {self.language.index(self.step)}, {last})", "row")
+            code.emit(f"if (position >= {record.dim(self.counted)}) {{ follow(); return; }}")
+            self._place_at(outer, "position")
+            return self.counted
+        code.emit(f"const int own = (int)lane % {min(self.step, WARP)}, warp = (int)lane / {WARP};")
+        total = dims.mul(dims.ceildiv(self.counted, self.at_once), self.step)
+        self.rows_at = code.let(
+            f"position / {self.language.index(self.step)} * {self.language.index(self.at_once)}", "row"
+        )
+        return total
+
+    def _place_row(self, number: int) -> str:
+        """Names the place of one of the lane's rows along the outer axes, and gives what tells whether there is one."""
+        index = self.language.index
+        row = self.code.let(f"{self.rows_at} + {index(number)}", "row") if number else self.rows_at
+        count = self.body.record.dim(self.counted)
+        inside = self.code.let(f"{row} < {count}", "inside")
+        self._place_at(list(self.nest.outer), self.code.let(f"minimum({row}, {count} - {index(1)})", "row"))
+        return inside
+
+    def _place_at(self, outer: Sequence[Dim], rest: str) -> None:
+        code, record = self.code, self.body.record
         for number in reversed(range(len(outer))):
             at = rest
             if number:
@@ -81,7 +100,6 @@ class PieceNest(PieceRows):
                 code.emit(f"const auto piece = {at};")
             else:
                 self.body.axes[number] = at
-        return total
 
     def _pieces_along(self) -> Dim:
         pieces = dims.exact_div(self.nest.outer[-1], NEIGHBOURS)
@@ -91,13 +109,32 @@ class PieceNest(PieceRows):
     def write(self) -> None:
         self.bring_ahead()
         self.code.emit("follow();")
-        for operand in self.held:
+        if self.is_map:
+            self._load_own(self.held)
+            self._write_row()
+            return
+        rows = []
+        for number in range(self.at_once):
+            self.inside = self._place_row(number)
+            held = [each if each.ahead else replace(each, name=f"{each.name}_{number}") for each in self.held]
+            self._load_own(held)
+            rows.append((self.inside, dict(self.body.axes), held))
+        for inside, axes, held in rows:
+            self.inside, self.held = inside, held
+            self.body.axes.update(axes)
+            with self.body.scope(""):
+                self._write_row()
+
+    def _load_own(self, held: Sequence[Operand]) -> None:
+        for operand in held:
             if not operand.ahead:
                 self._load(operand)
+
+    def _write_row(self) -> None:
         for group in self.passes():
             first = self.statements[group[0]]
             if isinstance(first, Store) and is_once_a_row(first) and not self.is_map:
-                with self.body.scope(f"if (inside && {'own' if self.step <= WARP else '(int)lane'} == 0)"):
+                with self.body.scope(f"if ({self.inside} && {'own' if self.step <= WARP else '(int)lane'} == 0)"):
                     self.put(first)
                 continue
             sums = [n for n in group if isinstance(self.statements[n], Reduce)]
@@ -115,7 +152,7 @@ class PieceNest(PieceRows):
         """Makes a statement's values of some neighbours, and stores them, where its guard holds."""
         body = self.body
         with ExitStack() as scopes:
-            conditions = [] if self.is_map else ["inside"]
+            conditions = [] if self.is_map else [self.inside]
             if store.guard is not None:
                 body.axes[self.axis] = place
                 conditions.append(body.gen(store.guard).name)
@@ -180,6 +217,25 @@ def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> 
     return None
 
 
+def most_with_one(nest: LoopNest) -> int | None:
+    """Up to how many rows of a nest lanes have one each; None where they always do."""
+    length = nest.inner[0] if len(nest.inner) == 1 else 0
+    return MOST_ALONE // length if isinstance(length, int) and length else None
+
+
+def rows_at_once(nest: LoopNest, width: int, held: Sequence[Operand], rows: int) -> int:
+    """How many rows the same lanes have: two where there are many, as each lane has the cache of the multiprocessor
+    give it once more what is the same for all of them."""
+    most, count = most_with_one(nest), dims.product(nest.outer)
+    rows = count if isinstance(count, int) else rows
+    same = words_held([each for each in held if each.ahead])
+    both = words_held(held) + words_held([each for each in held if not each.ahead])
+    fits = (
+        0 < width <= WARP and both * steps(_static(nest.inner[0]), width) <= MOST_WORDS if most is not None else False
+    )
+    return 2 if same and fits and most is not None and rows > most else 1
+
+
 def _stores_pieces(store: Store, axis: int) -> bool:
     """Whether a statement's values are neighbours in memory."""
     dtype = store.body.dtype
@@ -190,22 +246,28 @@ def _stores_pieces(store: Store, axis: int) -> bool:
 
 def render(
     nest: LoopNest, stages: Sequence[Statement], found: tuple[int, list[Operand]], slots: Sequence[Slot],
-    bindings: Sequence[Binding], name: str, language: Language,
+    bindings: Sequence[Binding], name: str, language: Language, rows: int = 0,
 ) -> Shader:  # fmt: skip
-    """The shader of a nest of which `plan` found what lies in pieces."""
+    """The shader of a nest of which `plan` found what lies in pieces; `rows` is a guess where only a run knows them."""
     width, held = found
+    at_once = rows_at_once(nest, width, held, rows)
     record = language.record(len(slots))
     code = Code(language, subgroups=True, follows=True)
     body = Body(code, record, slots, Ranges())
-    rows = PieceNest(body, nest, stages, width, held)
-    positions = rows.place()
-    rows.write()
+    writer = PieceNest(body, nest, stages, width, held, at_once)
+    positions = writer.place()
+    writer.write()
     wide = bool(language.group_size) and width <= WARP
     text = language.assemble(code, record, bindings, name, *((0, WIDE) if wide else (WORKGROUP, WORKGROUP)))
     checks = (Check(tuple(body.indices), nest.extents()),) if body.indices else ()
     along = f"a{len(nest.extents()) - 1}"
     tile = Tile("workgroup", "rows", WORKGROUP // width) if width else Tile("workgroup", "pieces", WORKGROUP)
     return Shader(
-        text, tuple(bindings), len(slots), record.numbers, positions, False, rows.iterations, checks,
+        text, tuple(bindings), len(slots), record.numbers, positions, False, writer.iterations, checks,
         schedule=Schedule((tile,), vector=(along, NEIGHBOURS)), wide_positions=positions if wide else None,
     )  # fmt: skip
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # asked by `plan`
+    return dim
