@@ -53,6 +53,8 @@ class PieceNest(PieceRows):
     """A nest whose last axis is in pieces; `width` is the number of a row's lanes, 0 for maps, and `at_once` how many
     rows these have: what is the same for all rows is there once for them."""
 
+    loads_at_once = True
+
     def __init__(
         self, body: Body, nest: LoopNest, stages: Sequence[Statement], width: int, held: Sequence[Operand],
         at_once: int = 1,
@@ -119,6 +121,8 @@ class PieceNest(PieceRows):
             held = [each if each.ahead else replace(each, name=f"{each.name}_{number}") for each in self.held]
             self._load_own(held)
             rows.append((self.inside, dict(self.body.axes), held))
+        # behind which assemblers put no load that stands before: some would come after sums of rows, and be waited for
+        self.code.emit("__syncwarp();")
         for inside, axes, held in rows:
             self.inside, self.held = inside, held
             self.body.axes.update(axes)

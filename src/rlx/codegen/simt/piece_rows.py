@@ -145,6 +145,9 @@ def steps(length: int, width: int) -> int:
 class PieceRows(GroupRows):
     """The stages of a row whose operands a lane holds. `take` gets the first of some neighbours, and their values."""
 
+    loads_at_once = False
+    """Whether compilers must leave loads where they are."""
+
     def __init__(
         self, body: Body, nest: LoopNest, stages: Sequence[Statement], lanes: int, width: int, element: Expr,
         take: Callable[[str, list[Reg]], None], storing: str, held: Sequence[Operand],
@@ -159,7 +162,7 @@ class PieceRows(GroupRows):
                 self._load(operand)
 
     def _load(self, operand: Operand) -> None:
-        code, slot = self.code, operand.load.attr.slot
+        code, slot, here = self.code, operand.load.attr.slot, operand.ahead or self.loads_at_once
         assert isinstance(self.length, int)
         count = steps(self.length, self.step)
         line = offset_of(operand.load)
@@ -177,7 +180,7 @@ class PieceRows(GroupRows):
             at = f"{start} + {self.body.fresh_offset(Linear(0, (), by_place))}" if by_place else start
             for piece in range(operand.pieces):
                 place = f"slot{slot} + {at} + {first} + {piece * 16 // operand.load.dtype.itemsize}"
-                value = f"piece_ahead({place})" if operand.ahead else f"piece_at<true>({place})"
+                value = f"piece_ahead({place})" if here else f"piece_at<true>({place})"
                 if there:
                     value = f"{' && '.join(there)} ? {value} : Piece{{}}"
                 code.emit(f"{operand.name}[{step * operand.pieces + piece}] = {value};")
