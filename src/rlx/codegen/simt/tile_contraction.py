@@ -64,16 +64,10 @@ class TileContraction(TeamContraction):
         if layout.together:
             self.product, text = warpgroup_product(work.a_dtype, work.b_dtype, layout.columns)
             self.code.functions[self.product] = text
-        rows, columns = layout.tile
-        extents = (("m", rows), ("n", columns), ("k", layout.depth))
-        workgroup = (Tile("workgroup", axis, extent) for axis, extent in extents)
+        workgroup = (Tile("workgroup", axis, extent) for axis, extent in zip("mnk", (*layout.tile, layout.depth)))
         warp = (Tile("thread", "m", layout.rows), Tile("thread", "n", layout.columns))
-        self.schedule = Schedule(
-            (*workgroup, *warp),
-            spaces=(("a", "shared"), ("b", "shared"), ("sum", "register")),
-            stages=layout.stages,
-            mma=mma_of(work),
-        )
+        spaces = (("a", "shared"), ("b", "shared"), ("sum", "register"))
+        self.schedule = Schedule((*workgroup, *warp), spaces=spaces, stages=layout.stages, mma=mma_of(work))
 
     def write(self) -> Dim:
         """Everything of one tile."""
@@ -187,8 +181,9 @@ class TileContraction(TeamContraction):
         splits = self.ring.splits
         if splits == 1:
             return str(count), ""
-        self.code.emit(f"const int begin = split * {count} / {splits};")
-        self.code.emit(f"const int steps = (split + 1) * {count} / {splits} - begin;")
+        self.code.emit(
+            f"const int begin = split * {count} / {splits}, steps = (split + 1) * {count} / {splits} - begin;"
+        )
         return "steps", "begin + "
 
     def _bring_first(self, right: Copies, steps: str, first: str) -> None:
@@ -425,8 +420,8 @@ class TileContraction(TeamContraction):
         """The sums of a part of each warp's rows, into workgroup memory, or added to those of other warps there."""
         code, layout = self.code, self.ring
         of_a_warp, pitch = layout.rows // layout.parts, layout.tile[1] + PAD
-        is_float = self.work.dtype.is_float
-        to_sum, to_bits = ("__uint_as_float", "__float_as_uint") if is_float else ("(int)", "(unsigned)")
+        bits = ("__uint_as_float", "__float_as_uint")
+        to_sum, to_bits = bits if self.work.dtype.is_float else ("(int)", "(unsigned)")
         first = part * of_a_warp // 16
         with ExitStack() as loops:
             self._unrolled(loops, "i", of_a_warp // 16)
