@@ -15,10 +15,11 @@ from rlx.runtime.compiler import CODE
 from tools import emulate_cuda
 
 from .emulated_driver import EmulatedDriver
+from .emulated_kernels import Kernels
 from .fake_cublaslt import FakeLibrary, build, installed
 
-_compiled: dict[str, bytes] = {}
-"""Code of kernels, for all tests: a compiler takes a second for each."""
+KERNELS = Kernels()
+"""Of all tests: many have one in common."""
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
     if reason:
         pytest.skip(reason)
     emulated = EmulatedDriver()
-    emulated._compiled = _compiled
+    emulated.kernels = KERNELS
     monkeypatch.setattr(device, "_drivers", {(os.getpid(), "cuda"): emulated})
     monkeypatch.setattr(device, "_devices", {})
     monkeypatch.setattr(CudaBackend, "probe", lambda self: Probe(devices=("Emulated",)))
@@ -36,6 +37,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
     registry.refresh()
     yield emulated
     registry.refresh()
+    KERNELS.finish(emulated.emulator)
 
 
 @pytest.fixture(scope="session")

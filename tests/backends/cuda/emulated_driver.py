@@ -19,6 +19,8 @@ from rlx.backends.cuda.driver import CUDA, MAP_BYTES, OUT_OF_MEMORY, STICKY, Cal
 from rlx.codegen.simt.maps import PlacedMap
 from tools.emulate_cuda import Emulator, encoded_map
 
+from .emulated_kernels import Kernels
+
 ILLEGAL_ADDRESS = 700
 POISON = 0xA5
 ROOM_OF_ONE = 64 << 10
@@ -87,6 +89,7 @@ class EmulatedDriver(Driver):
     launch_ns   what a kernel takes by the clock of events
     branches    whether graphs have parts that the device runs or leaves out
     done        what graphs have done, by kind
+    kernels     their libraries; the code of one is its text, with what its parameters are
     """
 
     api = CUDA
@@ -108,7 +111,8 @@ class EmulatedDriver(Driver):
         self._failures: dict[str, list[int]] = {}
         self._streams: list[Stream] = []
         self._legacy = Stream(self)
-        self._compiled: dict[str, bytes] = {}
+        self.kernels = Kernels()
+        self._loaded: dict[bytes, ctypes.CDLL] = {}
 
     # failures
 
@@ -157,19 +161,18 @@ class EmulatedDriver(Driver):
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         self.calls.append("compile")
-        if source not in self._compiled:
-            head = re.search(rf"{name}\((.*?)\) {{", source, re.DOTALL)
-            assert head is not None, source
-            numbers = re.search(r"Record<(\d+)>", head[1])
-            assert numbers is not None
-            shared = re.findall(r"^  DYNAMIC_SHARED\((\d+)\);", source, re.MULTILINE)
-            facts = {
-                "name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1]),
-                "maps": head[1].count("TensorMap"),
-                "shared_bytes": sum(map(int, shared)),
-            }  # fmt: skip
-            self._compiled[source] = json.dumps(facts).encode() + b"\n" + self.emulator.compile(source, [name])
-        return self._compiled[source]
+        self.kernels.wait(name, source, self.emulator)
+        head = re.search(rf"{name}\((.*?)\) {{", source, re.DOTALL)
+        assert head is not None, source
+        numbers = re.search(r"Record<(\d+)>", head[1])
+        assert numbers is not None
+        shared = re.findall(r"^  DYNAMIC_SHARED\((\d+)\);", source, re.MULTILINE)
+        facts = {
+            "name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1]),
+            "maps": head[1].count("TensorMap"),
+            "shared_bytes": sum(map(int, shared)),
+        }  # fmt: skip
+        return f"{json.dumps(facts)}\n{source}".encode()
 
     def open(self, ordinal: int) -> Any:
         self._called("open")
@@ -341,8 +344,12 @@ class EmulatedDriver(Driver):
 
     def load(self, code: bytes) -> Any:
         self._called("load")
-        facts, _, library = code.partition(b"\n")
-        return {**json.loads(facts), "library": self.emulator.load(library)}
+        told, _, source = code.decode().partition("\n")
+        facts = json.loads(told)
+        library = self.kernels.library(facts["name"], source, self.emulator)
+        if library not in self._loaded:
+            self._loaded[library] = self.emulator.load(library)
+        return {**facts, "library": self._loaded[library]}
 
     def unload(self, module: Any) -> None:
         self._called("unload")

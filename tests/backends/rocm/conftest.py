@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from backends.cuda.emulated_driver import EmulatedDriver
+from backends.cuda.emulated_kernels import Kernels
 from rlx.backends.base import Probe
 from rlx.backends.cuda import device
 from rlx.backends.cuda.driver import Driver
@@ -22,8 +23,8 @@ from rlx.runtime.compiler import CODE
 from tools import emulate_cuda
 
 SOURCE = Path(__file__).with_name("hip_library.cpp")
-_compiled: dict[int, dict[str, bytes]] = {32: {}, 64: {}}
-"""Code of kernels, for all tests, by the length of wavefronts."""
+KERNELS = {32: Kernels(), 64: Kernels()}
+"""Of all tests, by the length of wavefronts."""
 
 
 class EmulatedHip(EmulatedDriver):
@@ -51,7 +52,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """The driver that the device `rocm` has in this test."""
     needs_cpp()
     emulated = EmulatedHip(warp=request.param)
-    emulated._compiled = _compiled[request.param]
+    emulated.kernels = KERNELS[request.param]
     monkeypatch.setattr(device, "_drivers", {(os.getpid(), "rocm"): emulated})
     monkeypatch.setattr(device, "_devices", {})
     monkeypatch.setattr(RocmBackend, "probe", lambda self: Probe(devices=("Emulated",)))
@@ -59,6 +60,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     registry.refresh()
     yield emulated
     registry.refresh()
+    emulated.kernels.finish(emulated.emulator)
 
 
 class Noted:
