@@ -35,11 +35,16 @@ os.environ.setdefault("RLX_TIERS", "0")
 
 EXPECTED = ("backends/apple_gpu", "backends/cuda", "backends/rocm", "backends/wgpu", "codegen/simt")
 """Where programs of the processor say what those of another device are to give."""
-QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes", *EXPECTED)
+RANDOM_NETS = ("models/test_decoders.py", "models/test_gguf.py")
+QUICK = (
+    "backends/cpu", "backends/test_", "cli", "frontends", "kernel", "newcomer", "ops", "passes", "runtime",
+    *RANDOM_NETS, *EXPECTED,
+)  # fmt: skip
 """Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. The level that users
-have makes each op's cases on `cpu`, and one in `FULL` of these, others at each commit; `tests/fuzz` takes either."""
+have makes each op's cases on `cpu`, real nets, and one in `FULL` of these, others at each commit; `tests/fuzz` takes
+either."""
 SIZES = tuple(f"runtime/test_{name}" for name in ("broadcasting", "experts", "quantised", "states"))
-ONCE = (*QUICK, "models", *SIZES)
+ONCE = (*(path for path in QUICK if path != "runtime"), "models", *SIZES)
 """Where LLVM has each text once in a process (`kept_code.py`)."""
 COMPILERS = tuple(f"backends/cpu/test_{name}.py" for name in ("ahead", "elf", "jit", "kernel_store", "tiers"))
 """What is not of these: how code is written is their subject."""
