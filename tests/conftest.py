@@ -35,17 +35,22 @@ os.environ.setdefault("RLX_TIERS", "0")
 
 EXPECTED = ("backends/apple_gpu", "backends/cuda", "backends/rocm", "backends/wgpu", "codegen/simt")
 """Where programs of the processor say what those of another device are to give."""
-QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes", *EXPECTED)
+RANDOM_NETS = ("models/test_decoders.py", "models/test_gguf.py")
+QUICK = (
+    "backends/cpu", "backends/test_", "cli", "frontends", "kernel", "newcomer", "ops", "passes", "runtime",
+    *RANDOM_NETS, *EXPECTED,
+)  # fmt: skip
 """Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. The level that users
-have makes each op's cases on `cpu`, and one in `FULL` of these, others at each commit; `tests/fuzz` takes either."""
+have makes each op's cases on `cpu`, real nets, and one in `FULL` of these, others at each commit; `tests/fuzz` takes
+either."""
 SIZES = tuple(f"runtime/test_{name}" for name in ("broadcasting", "experts", "quantised", "states"))
-ONCE = (*QUICK, "models", *SIZES)
+ONCE = (*(path for path in QUICK if path != "runtime"), "models", *SIZES)
 """Where LLVM has each text once in a process (`kept_code.py`)."""
 COMPILERS = tuple(f"backends/cpu/test_{name}.py" for name in ("ahead", "elf", "jit", "kernel_store", "tiers"))
 """What is not of these: how code is written is their subject."""
 RUNS = ("frontends/onnx/test_models.py", "backends/test_measure.py")
 """Where programs run for longer than they are compiled."""
-FULL = 5
+FULL = 8
 LEVEL = jit.OPTIMISATION_LEVEL
 CODE = KeptCode(jit._emit_object)
 
@@ -55,6 +60,8 @@ epilogues, of byte products and of the fuzzer, which name them."""
 BYTES = ("i8", "u8")
 NARROWER = 3
 """A narrower instruction set has one case of so many of an op, others at each commit; those of bytes it has all."""
+SWEEPS = tuple(f"backends/cpu/test_{name}.py" for name in ("attention", "fourier", "reductions"))
+"""Where sizes and attributes are gone through, of which a narrower instruction set has as many."""
 
 
 def narrower() -> list[str]:
@@ -128,6 +135,7 @@ def require(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is imported and collected
     require(config)
     jit._emit_object = CODE
     config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
@@ -185,6 +193,14 @@ def level(item: pytest.Item) -> int:
     return LEVEL if is_case else 0
 
 
+def is_swept(item: pytest.Function) -> bool:
+    """Whether the widest instruction set alone has an element of a sweep at this commit."""
+    parameters = item.callspec.params
+    name = str(parameters.get("device", parameters.get("level", ""))).removeprefix("cpu-")
+    narrow = name in isa.LEVELS and name != isa.widest().name
+    return narrow and path_of(item) in SWEEPS and (crc32(item.nodeid.encode()) + commit_number()) % NARROWER != 0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     jit.OPTIMISATION_LEVEL = level(item)
@@ -196,6 +212,7 @@ def pytest_collection_finish() -> None:
     """What was imported and collected lives until the end: what collects garbage from now on need not look at it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -205,6 +222,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
         parameters = item.callspec.params
+        if is_swept(item) and not config.getoption("--device"):
+            repeated.append(item)
+            continue
         if not isinstance(parameters.get("device"), str):
             continue
         device, requested = parameters["device"], config.getoption("--device")

@@ -10,11 +10,14 @@ import skips
 from benchmarks.zoo import Net, nets
 from real_models import assert_close, assert_same_answers, opened, path_of, peer, supported
 from rlx.errors import UnsupportedOp
-from support import why_absent
+from support import commit_number, why_absent
 
 NETS = list(nets().values())
 EXACT = [net for net in NETS if not net.decoded]
 SMALL = [net for net in EXACT if net.small]
+TWINS = [net for net in SMALL if net.name.startswith("eeg-spindle")]
+"""Nets of the same nodes with other numbers of channels: other devices have one, the other at the next commit."""
+TURN = TWINS[commit_number() % len(TWINS)]
 
 
 @pytest.mark.parametrize("net", EXACT, ids=lambda net: net.name)
@@ -36,7 +39,7 @@ def test_int8_nets_decide_as_onnxruntime(net: Net) -> None:
             assert difference.max() < 0.05 and np.median(difference) < 0.005
 
 
-@pytest.mark.parametrize("net", SMALL, ids=lambda net: net.name)
+@pytest.mark.parametrize("net", [net for net in SMALL if net not in TWINS or net is TURN], ids=lambda net: net.name)
 @pytest.mark.devices("reference", "vulkan", "mlx", "ane")
 def test_small_nets_on_other_devices(net: Net, device: str) -> None:
     model, session = opened(net, device), peer(net)
