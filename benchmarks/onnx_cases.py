@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ class Outcome:
     fixed: tuple[str, ...] = ()
 
 
+FEW_BITS = re.compile(r"test_cast(?:like)?_FLOAT(?:16)?_to_(U?)INT([24])(?:_|$)")
+"""Casts of floats to integers of few bits."""
+
+
 def load_cases(only: str = "") -> list[Any]:
     """All cases whose name holds `only`, ordered by kind and name."""
     with warnings.catch_warnings():
@@ -61,7 +66,7 @@ def run_case(case: Any, device: str) -> Outcome:
         for inputs, outputs in data_sets:
             named = dict(zip(_input_names(proto), inputs, strict=False))
             results = model.run({name: named[name] for name in model.input_names})
-            _compare(case, outputs, results)
+            _compare(case, *_defined(case, inputs, outputs, results))
     except AssertionError as error:
         return Outcome("wrong", _line(error), fixed)
     except UnsupportedOp as error:
@@ -79,6 +84,21 @@ def _list_shapes(proto: Any, data_sets: Any) -> dict[str, Any]:
         for n, a in first_inputs
         if a is None or isinstance(a, list)
     }
+
+
+def _defined(
+    case: Any, inputs: Sequence[Any], expected: Sequence[Any], actual: Sequence[Any]
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """What the standard says of the results. Of floats that are no integers of few bits it says nothing: values
+    expected of these are what ml_dtypes makes of them, and differ from version to version."""
+    few = FEW_BITS.match(case.name)
+    if few is None:
+        return expected, actual
+    bits, signed = int(few[2]), not few[1]
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    whole = np.trunc(np.asarray(inputs[0]).astype(np.float32))
+    there = (whole >= low) & (whole <= high)
+    return [np.asarray(expected[0])[there]], [np.asarray(actual[0])[there]]
 
 
 def _compare(case: Any, expected: Sequence[Any], actual: Sequence[Any]) -> None:

@@ -34,6 +34,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS
 from rlx.kernel.ir.axes import speaks_of
+from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store, is_once_a_row
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
@@ -222,9 +223,15 @@ def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> 
 
 
 def most_with_one(nest: LoopNest) -> int | None:
-    """Up to how many rows of a nest lanes have one each; None where they always do."""
+    """Up to how many rows of a nest lanes have one each; None where they always do, as nothing along a row is the same
+    for all."""
     length = nest.inner[0] if len(nest.inner) == 1 else 0
-    return MOST_ALONE // length if isinstance(length, int) and length else None
+    if not isinstance(length, int) or not length:
+        return None
+    loads = [node for node in ex.walk([e for s in nest.statements for e in needs(s)]) if node.kind == "load"]
+    lines = [offset_of(node) for node in loads]
+    same = any(line.axes and all(n == len(nest.outer) for n, _ in line.axes) and not line.others for line in lines)
+    return MOST_ALONE // length if same else None
 
 
 def rows_at_once(nest: LoopNest, width: int, held: Sequence[Operand], rows: int) -> int:
