@@ -32,6 +32,8 @@ os.environ.setdefault("RLX_CACHE", "0")
 os.environ.setdefault("RLX_COREML_RUN", "fold")
 os.environ.setdefault("RLX_COREML_PRECISION", "f32")
 os.environ.setdefault("RLX_TIERS", "0")
+# how XLA writes code is its own matter
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 EXPECTED = ("backends/apple_gpu", "backends/cuda", "backends/rocm", "backends/wgpu", "codegen/simt")
 """Where programs of the processor say what those of another device are to give."""
