@@ -47,6 +47,18 @@ def test_products_may_overflow_before_they_meet_a_zero() -> None:
     assert oracle.expect(program(graph, x=few), {}, runs=3)["y"].bound == 0
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_nothing_is_said_of_far_angles(name: str) -> None:
+    """Those of f64 are the library's."""
+    numbers = np.array([1.0, -9e4, 2e5, 1e10, np.inf])
+    for dtype, known in (("f4", [True, True, False, False, True]), ("f8", [True] * 5)):
+        graph = Graph()
+        x = graph.input("x", (5,), {"f4": "f32", "f8": "f64"}[dtype])
+        graph.output(getattr(ops, name)(x), name="y")
+        expected = oracle.expect(program(graph, x=numbers.astype(dtype)), {}, runs=3)["y"]
+        assert (np.isfinite(expected.bound) == known).tolist() == [True] * 5
+
+
 def batch() -> Graph:
     """Four outputs: rows that have nothing to do with each other, on either axis, and two whose rows meet."""
     graph = Graph()

@@ -61,6 +61,8 @@ EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
 
 
 TINY = float(np.finfo(np.float32).tiny)
+ANGLES, FARTHEST_ANGLE = ("sin", "cos", "tan"), 1e5
+"""Functions of angles, and up to which of them their results are known in f32 (`codegen/scalar/maths.py`)."""
 
 
 class Noise:
@@ -207,6 +209,10 @@ def _may_be_anything(op: Op, operands: list[Array], wide: Array) -> Array | None
     if op.is_composite and not all(map(_finite, operands)):
         # what is beyond all bounds times what is below them may be anything
         return np.ones(wide.shape, np.bool_) if op.name in MEETS_ZEROS else ~np.isfinite(wide)
+    if op.name in ANGLES and dtypes.of(operands[0].dtype).bits <= 32:
+        size = np.abs(operands[0].astype(np.float64))
+        far = np.isfinite(size) & (size > FARTHEST_ANGLE)
+        return far if far.any() else None
     return None
 
 
