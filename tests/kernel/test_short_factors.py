@@ -141,5 +141,30 @@ def test_what_is_no_factor_stays(body: Expr) -> None:
 def test_what_has_other_bits_stays(dtype: str) -> None:
     graph = Graph("gate")
     graph.output(ops.silu(graph.input("x", (64,), "f32")).cast(dtype))
-    bodies = [s.body for kernel in leaves(program_of(graph).main) for s in kernel.work.statements]  # type: ignore[attr-defined]
+    nests = [kernel.work for kernel in leaves(program_of(graph).main)]
+    bodies = [s.body for nest in nests if isinstance(nest, LoopNest) for s in nest.statements]
+    assert bodies
     assert not any(node.kind == "near_exp2" for node in ex.walk(bodies))
+
+
+def test_powers_are_looked_through_once() -> None:
+    """A number squared forty times has 2^40 factors."""
+    power = gelu()
+    for _ in range(40):
+        power = ex.apply("mul", power, power)
+    for rewrite in short_factors.REWRITES.values():
+        rewrite(ex.cast(power, dtypes.f16))
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+def test_what_powers_of_a_scale_are_no_numbers_of(scale: float) -> None:
+    inner = ex.apply("add", number(1.0), ex.apply("erf", ex.apply("mul", LEAF, number(scale))))
+    body = ex.cast(ex.apply("mul", LEAF, inner), dtypes.f16)
+    assert short_factors.REWRITES["short-gelu"](body) is body
+
+
+def test_a_factor_that_is_also_subtracted_stays_there() -> None:
+    sum_of_both = ex.apply("add", ex.apply("erf", LEAF), number(1.0))
+    rest = ex.apply("sub", sum_of_both, LEAF)
+    made = short_factors.REWRITES["short-erf"](ex.cast(ex.apply("mul", sum_of_both, rest), dtypes.f16))
+    assert rest in ex.walk([made]) and made.args[0].args[0] is not sum_of_both

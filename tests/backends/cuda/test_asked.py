@@ -79,10 +79,9 @@ def test_no_rows(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.shape == (0, 64)
 
 
-def contraction_of(*shape: int | str, dtype: str = "f16") -> Contraction:
+def contraction_of(m: int | str, k: int, n: int, dtype: str = "f16") -> Contraction:
     graph = Graph("product")
-    m, k, n = shape
-    graph.output(graph.input("x", (m, k), dtype) @ graph.param("w", (k, n), dtype))  # type: ignore[arg-type]
+    graph.output(graph.input("x", (m, k), dtype) @ graph.param("w", (k, n), dtype))
     works = [kernel.work for kernel in leaves(program_of(graph).main)]
     return next(work for work in works if isinstance(work, Contraction))
 

@@ -12,7 +12,7 @@ from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
 from rlx.backends.cuda.executable import CudaExecutable
-from rlx.codegen.simt import piped_contraction, tile_layouts
+from rlx.codegen.simt import piped_contraction, team_layouts, tile_layouts
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import NVIDIA, cpp_module
 from rlx.codegen.simt.piped_contraction import LAYOUTS, PipedLayout
@@ -168,3 +168,14 @@ def test_they_compile(monkeypatch: pytest.MonkeyPatch) -> None:
         texts += [text for text in cpp_module([program_of(graph)], target=SM90).kernels.values() if "bring" in text]
     assert len(texts) == len(LAYOUTS)
     assert cubin("\n".join([prelude(), *texts]), "sm_90a")
+
+
+def test_tiles_of_pairs_have_the_columns_of_both_sums() -> None:
+    graph = Graph("gate")
+    both = graph.input("x", (512, 64), "f16") @ graph.param("w", (64, 768), "f16")
+    graph.output(ops.silu(both[:, :384]) * both[:, 384:])
+    works = [kernel.work for kernel in leaves(program_of(graph).main)]
+    (work,) = (work for work in works if isinstance(work, Contraction))
+    assert work.paired
+    known, layout = team_layouts.with_rows(work, 512), replace(LAYOUTS[0], paired=True)
+    assert piped_contraction._tiles(known, layout) == (512 // 128) * (768 // 192)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -37,6 +37,8 @@ ROOT = (
 squares (C. L. Lawson 1961) to the relative error of erfc, of which more was allowed behind 2."""
 HALF_ROOT = 0.5 ** (1 / 16)
 LOG2E = 1 / math.log(2)
+MOST_FACTORS, MOST_SCALED = 16, 256.0
+"""Of products that are looked through, and of arguments of erf."""
 
 Rewrite = Callable[[Expr], Expr]
 """Of a body of 16 bits; the same where there is nothing to do."""
@@ -79,45 +81,54 @@ def _changed(kernel: Kernel, shorter: Rewrite) -> Work:
     return kernel.work
 
 
-def _factors(body: Expr) -> Iterator[Expr]:
-    """All factors of a body, products among them, and quotients, whose numerators are factors too."""
+def _factors(body: Expr) -> dict[Expr, None]:
+    """All factors of a body, itself and products among them, and quotients, whose numerators are factors too."""
+    found = {body: None}
     pending = [body]
     while pending:
         node = pending.pop()
-        if not node.dtype.is_float:
+        inner = [arg for arg in _inner(node) if arg.dtype.is_float and arg not in found]
+        found.update(dict.fromkeys(inner))
+        pending += inner
+    return found
+
+
+def _inner(node: Expr) -> tuple[Expr, ...]:
+    """Arguments of which a factor is a multiple."""
+    return node.args if node.kind in ("mul", "cast") else node.args[:1] if node.kind == "div" else ()
+
+
+def _with_factors(body: Expr, made: Callable[[Expr, tuple[Expr, ...]], Expr | None]) -> Expr:
+    """The body with other factors in the place of some, made of one and of its arguments; None leaves it as it is. What
+    is also something else than a factor stays there."""
+    path, new = _factors(body), dict[Expr, Expr]()
+    for node in ex.walk([body]):
+        if node not in path:
             continue
-        if node.dtype is dtypes.f32:
-            yield node
-        if node.kind in ("mul", "cast"):
-            pending += node.args
-        elif node.kind == "div":
-            pending.append(node.args[0])
-
-
-def _with_factors(body: Expr, of: Callable[[Expr], bool], made: Callable[[tuple[Expr, ...]], Expr]) -> Expr:
-    """The body with other factors in the place of some, made of their arguments."""
-    chosen = {node for node in _factors(body) if of(node)}
-    if not chosen:
-        return body
-    return ex.rewrite(body, lambda node, args: made(args) if node in chosen else None)
+        inner = len(_inner(node))
+        args = (*(new.get(arg, arg) for arg in node.args[:inner]), *node.args[inner:])
+        same = all(a is b for a, b in zip(args, node.args))
+        instead = made(node, args) if node.dtype is dtypes.f32 else None
+        if instead is None:
+            instead = node if same else Expr(node.kind, node.dtype, args, node.attr)
+        new[node] = instead
+    return new[body]
 
 
 # 1 + erf
 
 
 def _short_gelu(body: Expr) -> Expr:
-    chosen = {node: made for node in _factors(body) if (made := _gelu_of(node)) is not None}
-    outermost = next(iter(chosen), None)  # products within it have fewer factors
-    if outermost is None:
-        return body
-    return ex.rewrite(body, lambda node, args: chosen[node] if node is outermost else None)
+    products = (node for node in _factors(body) if node.dtype is dtypes.f32 and _gelu_of(node) is not None)
+    outermost = next(products, None)  # those within it have fewer factors
+    return _with_factors(body, lambda node, args: _gelu_of(node) if node is outermost else None)
 
 
 def _gelu_of(node: Expr) -> Expr | None:
     """A product with the factors x and 1 + erf cx, without the latter."""
     if node.kind != "mul":
         return None
-    factors = list(_multiplied(node))
+    factors = _multiplied(node)
     for at, factor in enumerate(factors):
         argument = _erf_of(factor.args) if factor.kind == "add" else None
         scaled = None if argument is None else _scaled(argument)
@@ -137,22 +148,26 @@ def _gelu_of(node: Expr) -> Expr | None:
     return None
 
 
-def _multiplied(node: Expr) -> Iterator[Expr]:
-    if node.kind != "mul":
-        yield node
-        return
-    for each in node.args:
-        yield from _multiplied(each)
+def _multiplied(node: Expr) -> list[Expr]:
+    """What a product multiplies; nothing of more than a few factors, which powers have without end."""
+    factors, pending = list[Expr](), [node]
+    while pending and len(factors) + len(pending) <= MOST_FACTORS:
+        each = pending.pop()
+        if each.kind == "mul":
+            pending += each.args
+        else:
+            factors.append(each)
+    return [] if pending else factors
 
 
 def _scaled(argument: Expr) -> tuple[Expr, float] | None:
-    """x and c > 0, where the argument is cx."""
+    """x and c > 0, where the argument is cx, and powers of c are numbers of f32."""
     if argument.kind not in ("mul", "div"):
         return argument, 1.0
     x, number = argument.args
     if argument.kind == "mul" and x.kind == "const":
         x, number = number, x
-    if number.kind != "const" or not 0 < ex.value_of(number) < math.inf:
+    if number.kind != "const" or not 1 / MOST_SCALED < ex.value_of(number) < MOST_SCALED:
         return None
     return x, ex.value_of(number) if argument.kind == "mul" else 1 / ex.value_of(number)
 
@@ -202,31 +217,26 @@ def _sixteenth_power(coefficients: Sequence[float], size: Expr) -> Expr:
 
 
 def _short_erf(body: Expr) -> Expr:
-    return _with_factors(body, _is_sum_with("erf"), _of_erfc)
+    return _with_factors(body, lambda node, args: _of_erfc(args) if _is_sum_with("erf")(node) else None)
 
 
 # 1 / (1 + exp)
 
 
 def _short_logistic(body: Expr) -> Expr:
-    def divides(node: Expr) -> bool:
-        return node.kind == "div" and _is_sum_with("exp")(node.args[1])
+    def quotient(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        power = _beside_one(args[1].args, "exp") if node.kind == "div" and args[1].kind == "add" else None
+        return None if power is None else ex.apply("mul", args[0], _over_one_and_power(power, LOG2E))
 
-    def quotient(args: tuple[Expr, ...]) -> Expr:
-        power = _beside_one(args[1].args, "exp")
-        assert power is not None
-        return ex.apply("mul", args[0], _over_one_and_power(power, LOG2E))
-
-    return _with_factors(body, divides, quotient)
+    return _with_factors(body, quotient)
 
 
 def _short_tanh(body: Expr) -> Expr:
-    def doubled(args: tuple[Expr, ...]) -> Expr:
-        x = _beside_one(args, "tanh")
-        assert x is not None
-        return ex.apply("mul", _f32(2.0), _over_one_and_power(x, -2 * LOG2E))
+    def doubled(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        x = _beside_one(args, "tanh") if node.kind == "add" else None
+        return None if x is None else ex.apply("mul", _f32(2.0), _over_one_and_power(x, -2 * LOG2E))
 
-    return _with_factors(body, _is_sum_with("tanh"), doubled)
+    return _with_factors(body, doubled)
 
 
 def _over_one_and_power(x: Expr, scale: float) -> Expr:
