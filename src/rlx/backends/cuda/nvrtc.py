@@ -61,6 +61,8 @@ def _compiler() -> RuntimeCompiler:
     paths = _paths()
     if not paths:
         raise DeviceUnavailable(f"cuda: {why_absent()}")
+    for builtins in paths[0].parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))  # NVRTC 13.0 opens it by its name alone, and does not look where it lies itself
     return RuntimeCompiler(ctypes.CDLL(str(paths[0])), "nvrtc", "CUBIN", "cuda")
 
 
